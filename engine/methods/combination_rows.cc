@@ -305,8 +305,9 @@ constexpr CombinationRow kPolicyRows[] = {
      kNotBuilt,
      {kRetrieval, kPrecision},
      [](Given c) { return c.precision.packed() && c.retrieval.needs_resident() && !recalls_packed(c); },
-     "retrieval {retrieval} with precision {precision} and budget {budget} would recall something else than "
-     "whole pages that were packed token by token, which is not built",
+     "packed pages are recalled only where a method recalls whole pages, budget all keeps their entries and "
+     "the format packs token by token; retrieval {retrieval}, budget {budget} and precision {precision} are "
+     "not built together",
      "set precision: bf16; or retrieval: freekv or arkvale, precision: fp8, int4 or fp4, and budget: all; or "
      "retrieval: quest, whose pages stay on the gpu"},
     {kEverywhere,

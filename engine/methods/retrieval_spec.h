@@ -24,6 +24,10 @@ enum class RetrievalKind : uint8_t {
   kRecallsTokens,  // single tokens are, chosen during the layer before
 };
 constexpr bool recalls(RetrievalKind kind) { return kind >= RetrievalKind::kRecallsPages; }
+// Whether pages for the next step are selected in the background; `speculation` is the option.
+constexpr bool speculates(RetrievalKind kind, bool speculation) {
+  return kind == RetrievalKind::kRecallsPages && speculation;
+}
 
 // How the scores of the query heads of one KV head are combined (docs/design/methods/freekv.md#page-scores).
 // Suffix S: after a softmax over pages.

@@ -183,7 +183,7 @@ class RetrievalBuilder {
           attend(l, ops);
           break;
         case RetrievalKind::kRecallsPages:
-          spec_.speculation ? speculate(l, ops) : recall_first(l, ops);
+          speculates(spec_.kind, spec_.speculation) ? speculate(l, ops) : recall_first(l, ops);
           break;
         case RetrievalKind::kRecallsValues:
           rebuild_keys(l, ops);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,6 +96,10 @@ class ExternalProcess final : public kernels::ExternalScorer {
     throw std::runtime_error(fmt::format("policies.scorer_options.command \"{}\": {}", command_, what));
   }
 
+  [[noreturn]] void fail_too_large() const {
+    fail(fmt::format("its answer is larger than {} MB", kNpzMemberBytesMax >> 20));
+  }
+
   // A pair of sockets instead of pipes, so that writing to a program that has ended is an error, not a
   // signal.
   void start() {
@@ -124,27 +129,42 @@ class ExternalProcess final : public kernels::ExternalScorer {
     pid_ = -1;
   }
 
-  void write_all(std::string_view bytes) const {
+  // A program may answer before it has read everything. What it writes is received meanwhile: otherwise it
+  // would wait for this process, and this process for it.
+  void write_all(std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t done = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (done < 0 && errno == EINTR) continue;
+      pollfd ready{socket_, POLLIN | POLLOUT, 0};
+      if (poll(&ready, 1, -1) < 0) continue;  // a signal
+      if ((ready.revents & POLLIN) != 0 && !receive()) fail("it ended before all arrays were read");
+      const ssize_t done = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (done <= 0) fail(fmt::format("it ended before all arrays were read: {}", std::strerror(errno)));
       bytes.remove_prefix(static_cast<size_t>(done));
     }
   }
 
-  void read_more(size_t count, std::string* to) const {
-    const size_t begin = to->size();
-    to->resize(begin + count);
-    for (size_t at = begin; at < to->size();) {
-      const ssize_t done = read(socket_, to->data() + at, to->size() - at);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) fail("it ended without an answer");
-      at += static_cast<size_t>(done);
-    }
+  // Waits for what the program writes next; false: it has ended.
+  bool receive() {
+    char bytes[1 << 16];
+    ssize_t done = 0;
+    do {
+      done = read(socket_, bytes, sizeof bytes);
+    } while (done < 0 && errno == EINTR);
+    if (done <= 0) return false;
+    received_.append(bytes, static_cast<size_t>(done));
+    if (received_.size() > kNpzMemberBytesMax + (size_t{1} << 17)) fail_too_large();
+    return true;
   }
 
-  NpyArray read_array() const {
+  void read_more(size_t count, std::string* to) {
+    while (received_.size() < count) {
+      if (!receive()) fail("it ended without an answer");
+    }
+    to->append(received_, 0, count);
+    received_.erase(0, count);
+  }
+
+  NpyArray read_array() {
     std::string bytes;
     read_more(kPrologue, &bytes);
     if (!bytes.starts_with("\x93NUMPY\x01")) fail("its answer is no array of .npy format, version 1");
@@ -172,8 +192,7 @@ class ExternalProcess final : public kernels::ExternalScorer {
       } else if (in_number) {
         count *= size, size = 0, in_number = false;
       }
-      if (size > kNpzMemberBytesMax || count * item > kNpzMemberBytesMax)
-        fail(fmt::format("its answer is larger than {} MB", kNpzMemberBytesMax >> 20));
+      if (size > kNpzMemberBytesMax || count * item > kNpzMemberBytesMax) fail_too_large();
     }
     return count * item;
   }
@@ -181,6 +200,7 @@ class ExternalProcess final : public kernels::ExternalScorer {
   const std::string command_;
   pid_t pid_ = -1;
   int socket_ = -1;
+  std::string received_;  // and not yet read as a part of an answer
 };
 
 }  // namespace

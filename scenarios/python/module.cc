@@ -72,6 +72,9 @@ FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
   if (!thread.usable())
     raise(Error{"kvtwin.run", "this process was forked from one that had already run something",
                 "start workers with multiprocessing.get_context(\"spawn\")"});
+  if (thread.is_this_thread())
+    raise(Error{"kvtwin.run", "this is called by a scorer of a run that is not over",
+                "run it before or after"});
   struct Outcome {
     RunRequest request;
     std::optional<tl::expected<FinishedRun, Errors>> run;

@@ -7,6 +7,11 @@
 #include <utility>
 
 namespace kvtwin {
+namespace {
+
+thread_local bool serves = false;
+
+}  // namespace
 
 SimulationThread& SimulationThread::get() {
   static auto* const only = new SimulationThread;
@@ -15,7 +20,10 @@ SimulationThread& SimulationThread::get() {
 
 bool SimulationThread::usable() const { return process_ == 0 || process_ == getpid(); }
 
+bool SimulationThread::is_this_thread() { return serves; }
+
 void SimulationThread::serve() {
+  serves = true;
   for (;;) {
     std::shared_ptr<Job> job;
     {

@@ -22,10 +22,12 @@ class SimulationThread {
 
   // False in a process that was forked from one that already ran something: the thread is not in it.
   bool usable() const;
+  // True inside work that this thread runs, where run() would wait for itself.
+  static bool is_this_thread();
 
   // Runs `work` after everything that was submitted before. Calls `wait_on` several times a second until it
   // has ended. If `wait_on` throws, the work goes on without its caller, so it must own what it uses.
-  // REQUIRES: usable(); `work` does not throw.
+  // REQUIRES: usable(), !is_this_thread(); `work` does not throw.
   void run(std::function<void()> work, const std::function<void()>& wait_on);
 
  private:

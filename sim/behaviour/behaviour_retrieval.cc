@@ -63,7 +63,7 @@ void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
   const bool keeps = kind_ != RetrievalKind::kRecallsTokens;
   const uint32_t chosen = std::min(selectable_, candidates);
   const uint32_t absent_max = keeps ? std::min(chosen, candidates - chosen) : chosen;
-  const bool speculates = kind_ == RetrievalKind::kRecallsPages && spec_.speculation;
+  const bool ahead = speculates(kind_, spec_.speculation);
   for (uint32_t layer = spec_.layers_dense; layer < layers_; ++layer) {
     const auto& rates = behaviour_.correction_q32;
     uint64_t correction = rates[std::min<size_t>(layer, rates.size() - 1)];
@@ -80,9 +80,9 @@ void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
       const uint64_t bits = draw({key, layer, head});
       const auto misses = static_cast<uint32_t>((misses_q32 + (bits >> 32)) >> 32);
       const uint32_t pages = std::min(misses, absent_max);
-      const bool corrected = speculates && (bits & UINT32_MAX) < correction;
+      const bool corrected = ahead && (bits & UINT32_MAX) < correction;
       recall.corrected += corrected ? 1 : 0;
-      (speculates && !corrected ? recall.background : recall.blocking) += pages;
+      (ahead && !corrected ? recall.background : recall.blocking) += pages;
     }
   }
 }

@@ -226,7 +226,7 @@ uint32_t GraphPricer::fraction_of_gpu(uint32_t pages) const {
 }
 
 void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
-  const bool speculates = spec_.graph.kind == RetrievalKind::kRecallsPages && spec_.graph.speculation;
+  const bool ahead = speculates(spec_.graph.kind, spec_.graph.speculation);
   for (uint32_t l = spec_.graph.layers_dense; l < step_.layers.size(); ++l) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = fraction_of_gpu(recall.blocking);
@@ -235,7 +235,7 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
         prices_->recall(true, !reads_.chunks.empty(), fraction_of_gpu(recall.heads_waiting())));
     const Ticks concurrent = prices_->concurrent(outcomes_[step_.background(l)], reads_.launched());
     if (concurrent > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + concurrent);
-    const bool now = speculates ? recall.corrected > 0 : load_.requests > 0;
+    const bool now = ahead ? recall.corrected > 0 : load_.requests > 0;
     outcomes_[step_.flagged(l)] = now ? 1 : 0;
     outcomes_[step_.unflagged(l)] = !now && load_.requests > 0 ? 1 : 0;
   }

@@ -139,7 +139,7 @@ TEST_CASE("methods: a method that the CPU engine cannot compute is refused by na
       {"intentkv",
        {"--set=policies.precision=kivi_int2", "--set=memory.page_tokens=32"},
        "set precision: int4, fp8 or fp4"},
-      {"freekv", {"--set=policies.precision=kivi_int2"}, "something else than whole pages"},
+      {"freekv", {"--set=policies.precision=kivi_int2"}, "packed pages are recalled only where"},
       {"triaxial", {"--set=policies.retrieval=quest"}, "which retrieval quest cannot choose among"},
   };
   for (const auto& row : rows) {

@@ -363,6 +363,10 @@ class FunctionScorer(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "head 0, entry 0 is no number"):
             self.run_with(lambda l, p, k, v, q: np.full(k.shape[:2], np.nan))
 
+    def test_it_cannot_make_a_run_itself(self):
+        with self.assertRaisesRegex(kvtwin.Error, "by a scorer of a run that is not over"):
+            self.run_with(lambda *arrays: self.run_with(long_values))
+
     def test_a_program_that_fails_raises(self):
         with self.assertRaisesRegex(RuntimeError, 'command "false": it ended'):
             kvtwin.run(TINY, {"policies.scorer": "external", "policies.scorer_options.command": "false"}, backend="cpu",

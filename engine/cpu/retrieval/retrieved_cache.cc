@@ -13,7 +13,8 @@ namespace kvtwin::cpu {
 std::optional<std::string> check_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                            const LlmSpec& llm) {
   const uint32_t width = llm.kv_heads * llm.head_dim;
-  if (!page_shape_is_possible({memory.page_tokens, llm.head_dim, options.group}, options.format)) {
+  if (options.format != Format::kBf16 &&
+      !page_shape_is_possible({memory.page_tokens, llm.head_dim, options.group}, options.format)) {
     return std::string(format_name(options.format)) + " packs groups of " + std::to_string(options.group) +
            ", which heads of " + std::to_string(llm.head_dim) + " do not divide into; choose another group";
   }
@@ -218,8 +219,8 @@ void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, 
   streams_.pass_time();
 }
 
-// Appends the rows. Packed: in bf16, as a GPU's projections give them to a kernel that packs; and rows
-// outside chunks as stored.
+// Appends the rows. In a packed format, keys and values are first rounded to bf16, as a GPU's projections
+// are, and rows outside chunks are then packed and unpacked.
 void RetrievedCache::append(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows, float* q,
                             float* k, const float* v) {
   const kernels::RopeTable rope{rope_.inverse, rope_.scale};
@@ -239,7 +240,7 @@ void RetrievedCache::append(const kernels::KvPages& pages, std::span<const kerne
   store_rows(pages, rows, false);
 }
 
-// The rows of chunks, or all others: their KV entries become what packed pages give back.
+// Packs and unpacks the KV entries of `rows`: those of chunks, or all others.
 void RetrievedCache::store_rows(const kernels::KvPages& pages, std::span<const kernels::AppendRow> rows,
                                 bool chunks) {
   const PageShape shape{1, llm_.head_dim, options_.group};
@@ -289,7 +290,8 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   }
 }
 
-// Summarises the pages that rows of chunks, or all others, have filled, and copies them to the host.
+// Summarises the pages that this step has filled, and copies them to the host: those filled by rows of
+// chunks, or all others.
 void RetrievedCache::seal_pages(uint32_t layer, bool chunks) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];

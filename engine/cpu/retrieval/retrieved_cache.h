@@ -1,6 +1,6 @@
 // RetrievedCache holds all KV of a request and reads a part of it: Quest, ArkVale, ShadowKV, InfiniGen,
-// FreeKV (docs/design/methods/freekv.md). KV entries on pages by position, none dropped: fp32, or the values
-// that a packed format gives back, since no decision and no result depends on more than these.
+// FreeKV (docs/design/methods/freekv.md). KV entries on pages by position, none dropped, in fp32. In a packed
+// format, pages hold the values that unpacking gives; packed bytes are not stored.
 //
 // Prompts read everything. A decode whose pages exceed the budget selects among its full pages outside sinks
 // and window, in every layer but the dense ones, for every KV head. Quest keeps all pages on the GPU. The

@@ -7,6 +7,7 @@
 #ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
 #define KVTWIN_ENGINE_KV_STORE_PREFIX_EVICTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -39,6 +40,10 @@ constexpr uint64_t rank_by_need(const PrefixUse& use) {
   return static_cast<uint64_t>(use.awaited) << 62 | (use.stamp & ((uint64_t{1} << 62) - 1));
 }
 
+// Pauses vary about as much as their mean. A session is given up when it is overdue by as long as its
+// expected pause, and by at least a minute.
+constexpr Duration kPatience{60'000'000'000};
+
 class PrefixEviction {
  public:
   virtual ~PrefixEviction() = default;
@@ -46,7 +51,9 @@ class PrefixEviction {
   // Whether rank() reads `awaited`. If false, sessions are not tracked.
   virtual bool needs_sessions() const { return false; }
   // How long a session that pauses is kExpected; afterwards it is kNo until its next request.
-  virtual Duration patience(const SessionPause& pause) const;
+  virtual Duration patience(const SessionPause& pause) const {
+    return pause.expected + std::max(pause.expected, kPatience);
+  }
   // The session's next request has come, `lasted` after the announcement.
   virtual void resumed(const SessionPause& pause, Duration lasted) { (void)pause, (void)lasted; }
   // Whether rank() changes while a prefix loses pages from its end.

@@ -115,7 +115,7 @@ class PrefixIndex {
   // The path of the pin has been used by `session`.
   void mark(const Pin& pin, SessionId session);
   // A request of the session is here, so its prefixes are needed now. Ends with end_request(); afterwards a
-  // session that was ever announced by expect() is awaited for a minute.
+  // session that was ever announced by expect() is awaited for kPatience.
   void begin_request(Instant now, SessionId session);
   void end_request(Instant now, SessionId session);
   // The session's next request is expected, and awaited for PrefixEviction::patience(). Does nothing while

@@ -12,13 +12,6 @@
 #include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
-namespace {
-
-// Pauses vary about as much as their mean. A session is given up when it is overdue by as long as its
-// expected pause, and by at least a minute.
-constexpr Duration kPatience{60'000'000'000};
-
-}  // namespace
 
 Awaited PrefixIndex::awaited(const Node& node) {
   if (node.marks_here > 0) return Awaited::kHere;
@@ -101,10 +94,6 @@ void PrefixIndex::mark(const Pin& pin, SessionId session) {
   who.marks.push_back(mark);
   put_mark(mark, at);
   recount(at, Awaited::kNo, who.awaited);
-}
-
-Duration PrefixEviction::patience(const SessionPause& pause) const {
-  return pause.expected + std::max(pause.expected, kPatience);
 }
 
 void PrefixIndex::begin_request(Instant now, SessionId session) {

@@ -270,7 +270,7 @@ function curve(view: View, points: SweepPoint[], x: number, metric: string): ECh
     series: [{
       name: metric,
       type: "line",
-      // Names have no values between them: points alone.
+      // Names have no order, so only points are drawn.
       lineStyle: { width: xs.every((text) => text !== "" && Number.isFinite(Number(text))) ? 2 : 0 },
       symbolSize: 9,
       cursor: "pointer",

@@ -133,7 +133,7 @@ TEST_CASE(
          c->policies.retrieval = "shadowkv", c->policies.retrieval_spec = retrieval_defaults(kShadowkv);
          c->policies.precision = "fp8";
        },
-       "something else than whole pages", "retrieval: freekv or arkvale"},
+       "packed pages are recalled only where", "retrieval: freekv or arkvale"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   check_refused(rows);

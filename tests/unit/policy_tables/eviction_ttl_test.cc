@@ -116,7 +116,7 @@ TEST_CASE("tool_ttl: a tool with few runs is judged by those of all tools") {
   )");
 }
 
-TEST_CASE("tool_ttl: with no refill time nobody is awaited, which is lru") {
+TEST_CASE("tool_ttl: with no refill time no session is awaited, which is lru") {
   CoreConfig config = eight_pages();
   config.eviction_refill = {};
   check_table(config, kThreeSessions + R"(

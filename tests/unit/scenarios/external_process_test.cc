@@ -41,18 +41,18 @@ struct Entries {
   std::vector<uint32_t> positions{4, 5, 9, 4, 6, 7};
   kernels::ScoreInputs in;
 
-  Entries() {
-    for (int i = 0; i < 2 * 3 * 4; ++i) keys.push_back(static_cast<float>(i)), values.push_back(1.0f);
-    queries.assign(4 * 2 * 4, 0.5f);
+  explicit Entries(uint32_t dim = 4) {
+    for (uint32_t i = 0; i < 2 * 3 * dim; ++i) keys.push_back(static_cast<float>(i)), values.push_back(1.0f);
+    queries.assign(size_t{4} * 2 * dim, 0.5f);
     in.layer = 7;
-    in.k = kernels::packed_heads(keys, 2, 3, 4), in.v = kernels::packed_heads(values, 2, 3, 4);
-    in.q = kernels::packed_heads(queries, 4, 2, 4);
+    in.k = kernels::packed_heads(keys, 2, 3, dim), in.v = kernels::packed_heads(values, 2, 3, dim);
+    in.q = kernels::packed_heads(queries, 4, 2, dim);
     in.positions = {3, positions};
   }
 };
 
-std::string failure_of(const std::string& command) {
-  const Entries entries;
+std::string failure_of(const std::string& command, uint32_t dim = 4) {
+  const Entries entries(dim);
   std::vector<float> scores(6);
   try {
     external_process(command)->score(entries.in, kernels::packed_scores(scores, 2, 3));
@@ -82,6 +82,14 @@ TEST_CASE("external scorer: a program that ends or answers with something else i
   CHECK(failure_of("no_such_program_here").find("it ended") != std::string::npos);
   CHECK(failure_of("cat").find("no array of float32 or float64") != std::string::npos);
   CHECK(failure_of("echo not an array at all; cat > /dev/null").find("no array of .npy") !=
+        std::string::npos);
+}
+
+// Arrays of several MB do not fit into the sockets' buffers.
+TEST_CASE("external scorer: a program that writes before it has read everything is not waited for forever") {
+  constexpr uint32_t kWide = 200'000;
+  CHECK(failure_of("cat", kWide).find("no array of float32 or float64") != std::string::npos);
+  CHECK(failure_of("head -c 1000 > /dev/null", kWide).find("it ended before all arrays were read") !=
         std::string::npos);
 }
 
