@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -27,7 +29,20 @@ struct ModelImport {
   std::string config, name, source, as, out;
 };
 
-int run_import(const ModelImport& options) {
+// "Qwen--Qwen3-32B.config.json" and "Qwen3-32B/config.json" are of qwen3-32b.
+std::string name_of_config(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path file = fs::absolute(path).lexically_normal();
+  std::string name = file.stem().string();
+  if (name.ends_with(".config")) name.resize(name.size() - std::string_view(".config").size());
+  if (name == "config") name = file.parent_path().filename().string();
+  if (const size_t owner = name.find("--"); owner != std::string::npos) name = name.substr(owner + 2);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+int run_import(ModelImport options) {
+  if (options.name.empty()) options.name = name_of_config(options.config);
   if (Result<void> ok = check_catalog_name(options.name, "--name"); !ok) return complain(ok.error());
   const Result<std::string> json = read_text_file(options.config, size_t{1} << 20);
   if (!json) return complain(json.error());
@@ -161,7 +176,9 @@ void add_model_command(CLI::App& app, int* status) {
       "Example: kvtwin model import config.json --name=my-model --out=my-model.textproto\n\n"
       "Reads a Hugging Face config.json and writes the model as textproto.");
   cmd->add_option("config", import->config, "path of the config.json")->required();
-  cmd->add_option("--name", import->name, "the model's name")->required();
+  cmd->add_option(
+      "--name", import->name,
+      "the model's name; default: that of the file, or of the folder of a config.json, in lower case");
   cmd->add_option("--as", import->as,
                   "read an unknown model_type by the rules of this one; such a model is only simulated");
   cmd->add_option("--source", import->source, "source of the config (default: its path)");

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
 #include "scenarios/cli/completion.h"
+#include "scenarios/cli/help_formatter.h"
 #include "scenarios/cli/version.h"
 #include "scenarios/load/foreign_words.h"
 
@@ -94,10 +96,17 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
   return {};
 }
 
+// The innermost command that the parsed words name.
+const CLI::App& named_command(const CLI::App& app) {
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  return named.empty() ? app : named_command(*named.front());
+}
+
 int run_main(const std::vector<std::string>& given) {
   const std::vector<std::string> words = usual_words(given);
   CLI::App app("kvtwin", "kvtwin");
   app.set_help_flag();
+  app.formatter(std::make_shared<HelpFormatter>());  // commands inherit it
   app.option_defaults()->always_capture_default();
   int status = kExitDone;
   add_run_command(app, &status);
@@ -135,8 +144,8 @@ int run_main(const std::vector<std::string>& given) {
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ParseError& error) {
-    return complain(
-        Error{"kvtwin " + words.front(), error.what(), fmt::format("kvtwin {} --help", words.front())});
+    const std::string path = command_path(named_command(app));
+    return complain(Error{path, error.what(), path + " --help"});
   }
   return status;
 }
