@@ -54,14 +54,20 @@ Combination combination_of(const PolicyAxes& axes, const PolicySet& set, const C
 bool holds_for(const CombinationRow& row, Computes where) { return (row.computes & bit_of(where)) != 0; }
 
 const CombinationRow* find_problem(const Combination& all, Computes where) {
-  for (const CombinationRow& row : combination_rows()) {
-    if (holds_for(row, where) && row.applies(all)) return &row;
+  // A reason of principle first: it holds whatever will be built.
+  for (const Support verdict : {Support::kRefused, Support::kNotBuilt}) {
+    for (const CombinationRow& row : combination_rows()) {
+      if (row.verdict == verdict && holds_for(row, where) && row.applies(all)) return &row;
+    }
   }
   return nullptr;
 }
 
 std::string sentence(const CombinationRow& row, const PolicySet& set, const CoreConfig& config) {
-  std::string text = std::string(row.why) + "; " + std::string(row.remedy);
+  std::string text = std::string(row.why);
+  if (row.verdict == Support::kNotBuilt && text.find("not built") == std::string::npos)
+    text += " (not built yet)";
+  text += "; " + std::string(row.remedy);
   const std::pair<Choice, std::string> names[] = {{Choice::kScorer, set.scorer},
                                                   {Choice::kBudget, set.budget},
                                                   {Choice::kLayout, set.layout},

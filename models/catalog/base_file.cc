@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 
 #include "models/catalog/catalog.h"
@@ -65,6 +66,11 @@ std::vector<std::string> inherited_fields(const pb::Message& message) {
   }
   return names;
 }
+
+// Measured all-reduces are of the base's links.
+constexpr const char* kLinkFigures[] = {"nvlink_bytes_per_s", "nvlink_fraction", "all_reduce_fixed_ns",
+                                        "pcie_gen", "pcie_lanes"};
+constexpr const char* kMeasuredOverLinks = "all_reduce";
 
 class Loader {
  public:
@@ -128,15 +134,20 @@ class Loader {
       make_all_assumed(base, from);
     // Fields that the file states, and those that it is without, are not taken. A figure is taken whole, so
     // that no value gets the source of another one.
-    for (const std::string& name : inherited_fields(*message)) {
+    const auto own = [&](const std::string& name) {
       const pb::FieldDescriptor* field = field_of(*message, name);
       const bool stated =
           field->is_repeated() ? access.FieldSize(*message, field) > 0 : access.HasField(*message, field);
-      if (stated || std::find(without.begin(), without.end(), name) != without.end())
-        access.ClearField(from, field);
+      return stated || std::find(without.begin(), without.end(), name) != without.end();
+    };
+    for (const std::string& name : inherited_fields(*message)) {
+      if (own(name)) access.ClearField(from, field_of(*message, name));
     }
-    for (const char* own : {"name", "title", "base", "without"}) {
-      const pb::FieldDescriptor* field = field_of(*from, own);
+    if (const pb::FieldDescriptor* measured = field_of(*message, kMeasuredOverLinks);
+        measured != nullptr && std::any_of(std::begin(kLinkFigures), std::end(kLinkFigures), own))
+      access.ClearField(from, measured);
+    for (const char* name : {"name", "title", "base", "without"}) {
+      const pb::FieldDescriptor* field = field_of(*from, name);
       if (field != nullptr) access.ClearField(from, field);
     }
     message->MergeFrom(*from);

@@ -84,6 +84,9 @@ Result<void> check_catalog_name(const std::string& name, const std::string& wher
 Result<LlmSpec> Catalog::llm(const std::string& name) const {
   const Result<std::string> path = path_of("llm", name);
   if (!path) return tl::unexpected<Error>(path.error());
+  if (path->ends_with(".json"))
+    return make_error(*path, "is no model of kvtwin",
+                      fmt::format("import it: kvtwin model import {} --out=NAME.textproto", *path));
   const Result<std::string> text = read_text_file(*path, kFileBytesMax);
   if (!text) return tl::unexpected<Error>(text.error());
   return parse_llm(*text, *path);

@@ -59,6 +59,18 @@ std::string table(const pb::Message& stated, const pb::Message& complete, const 
   return text;
 }
 
+std::string all_reduce_row(const v1::NodeSpec&, const v1::NodeSpec&) { return ""; }
+std::string all_reduce_row(const v1::DeviceSpec& stated, const v1::DeviceSpec& complete) {
+  std::string gpus;
+  for (const v1::AllReduceFigures& row : complete.all_reduce())
+    gpus += fmt::format("{}{}", gpus.empty() ? "" : ", ", row.gpus());
+  if (gpus.empty()) return fmt::format("  {:<24} {:>16}\n", "all_reduce", "not measured");
+  const v1::AllReduceFigures& first = complete.all_reduce(0);
+  return fmt::format("  {:<24} {:>16}  {:<10} {}\n", "all_reduce", "of " + gpus + " GPUs",
+                     name_of(static_cast<Basis>(first.bytes_per_s().basis())),
+                     stated.all_reduce_size() > 0 ? "this file" : stated.base());
+}
+
 template <typename Message>
 Result<std::string> report(const Catalog& catalog, const char* kind, const std::string& text,
                            const std::string& path) {
@@ -71,7 +83,7 @@ Result<std::string> report(const Catalog& catalog, const char* kind, const std::
   std::string out = fmt::format("{}: a {} with every figure that it needs\n", path, kind);
   if (!stated.base().empty())
     out += fmt::format("{} of {} are of its base, {}\n", all - own, all, stated.base());
-  return out + "\n" + table(stated, complete, stated.base());
+  return out + "\n" + table(stated, complete, stated.base()) + all_reduce_row(stated, complete);
 }
 
 // The base's figures as comments, to be uncommented and changed.

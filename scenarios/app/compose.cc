@@ -220,10 +220,14 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.prefix_eviction = values.policies().prefix_eviction();
   configure_eviction(*out, values.engines().tensor_parallel(), &config);
   config.evict_batch_pages = limits.evict_batch_pages();
-  config.offload_batch_pages = limits.offload_batch_pages();
   if (config.pages_host > 0 && !placement_traits(values.policies().placement()).uses_resident) {
     config.offload_pages_target =
         limits.offload_pages_target() > 0 ? limits.offload_pages_target() : config.pages_gpu / 4;
+  }
+  if (limits.offload_batch_pages() > 0) {
+    config.offload_batch_pages = limits.offload_batch_pages();
+  } else {
+    config.offload_batch_pages = std::max(config.offload_batch_pages, config.offload_pages_target);
   }
   if (config.pages_disk > 0) {
     config.spill_pages_target =
@@ -325,6 +329,13 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));
   }
+  const uint64_t sessions = out->client->report().sessions_total;
+  if (const v1::Replay& replay = scenario.values.replay();
+      replay.arrivals() == "fixed_population" && replay.population() > sessions)
+    out->notes.push_back(
+        fmt::format("replay.population is {}, but the trace has {} sessions: never more are in flight; "
+                    "replay.replicas repeats them",
+                    replay.population(), sessions));
   const v1::Cost& cost = scenario.values.cost();
   if (cost.front_end_request_ns() > 0 || cost.front_end_token_ns() > 0)
     out->notes.push_back(fmt::format(

@@ -225,6 +225,15 @@ void fill_price(const Summary& sum, const Composed& composed, v1::RunResult* out
 
 std::string instant(Instant at) { return at == kNever ? "" : fmt::format("{}", at.ns); }
 
+void fill_notes(const Scenario& scenario, const Composed& composed, v1::RunResult* out) {
+  for (const std::string& note : composed.notes) out->add_notes(note);
+  if (const uint64_t unsent = composed.client->report().requests_cancelled; unsent > 0)
+    out->add_notes(fmt::format(
+        "{} more {} of the trace never sent, because a request before them in their session was "
+        "rejected (replay.on_reject: {}); requests.csv lists the rejected ones",
+        unsent, unsent == 1 ? "request was" : "requests were", scenario.values.replay().on_reject()));
+}
+
 }  // namespace
 
 GpuPrice price_of(const EngineKind& kind) {
@@ -307,7 +316,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
     out.add_memory()->set_name(term.name);
     out.mutable_memory(out.memory_size() - 1)->set_bytes(term.bytes);
   }
-  for (const std::string& note : composed.notes) out.add_notes(note);
+  fill_notes(scenario, composed, &out);
   return out;
 }
 

@@ -278,6 +278,7 @@ Result<ServerCalibration> Fit::run() {
   out.profile.seen = range_of(log(), 0, in.first);
   out.profile.seen.residual_percent = std::round(100 * out.distance_percent) / 100;
   out.rest = range_of(log(), in.first, log().size());
+  out.requests_max = in.scenario.values.limits().requests_max();
   out.runs = runs_;
   return out;
 }
@@ -287,6 +288,32 @@ Result<ServerCalibration> Fit::run() {
 Result<ServerCalibration> calibrate_server(ServerCalibrationInput input) {
   return Fit(std::move(input)).run();
 }
+
+bool ServerCalibration::worse_than_nothing() const {
+  constexpr double kNoise = 2;  // percentage points
+  for (size_t m = 0; m < kComparedMetrics.size(); ++m) {
+    if (fitted.errors[m].median > nothing.errors[m].median + kNoise) return true;
+  }
+  return false;
+}
+
+namespace {
+
+// Figures of step times cannot make up for other settings, such as another number of running requests.
+std::string warning_text(const ServerCalibration& c) {
+  std::string out =
+      "\nwarning: errors on the scored part are larger than with nothing fitted. The scenario may have other "
+      "settings\n  than the server: model, GPU, KV tokens, limits.\n";
+  const uint32_t most = std::max(c.profile.seen.running_max, c.rest.running_max);
+  if (most < c.requests_max)
+    out += fmt::format(
+        "  The log never has more than {} requests at once, and limits.requests_max is {}: "
+        "--set=limits.requests_max={}\n",
+        most, c.requests_max, most);
+  return out;
+}
+
+}  // namespace
 
 std::string server_calibration_text(const ServerCalibration& c) {
   std::string out =
@@ -324,6 +351,7 @@ std::string server_calibration_text(const ServerCalibration& c) {
         "  the scored part has up to {} at once, prompts of up to {} and contexts of up to {}: "
         "extrapolated\n",
         rest.running_max, rest.prompt_tokens_max, rest.context_tokens_max);
+  if (c.worse_than_nothing()) out += warning_text(c);
   return out;
 }
 

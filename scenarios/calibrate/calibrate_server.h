@@ -47,6 +47,10 @@ struct ServerCalibration {
   std::array<FigureWeight, kServerFigures> figures;
   ServerScore fitted, nothing;
   ServerProfile::Range rest;  // the loads of the scored part; `requests` is its size
+  uint32_t requests_max = 0;  // that the scenario lets run at once
+
+  // On the scored part, an error of single requests is larger than without fitted figures.
+  bool worse_than_nothing() const;
 };
 
 struct ServerCalibrationInput {

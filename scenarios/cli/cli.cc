@@ -35,6 +35,13 @@ Result<OutputFormat> parse_format(const std::string& text) {
   return make_error("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
 }
 
+std::string shell_word(const std::string& word) {
+  if (word.find_first_of(" \t\n'\"$&|;<>()*?[]{}\\`!#~") == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> out;
   for (size_t from = 0; from <= text.size();) {

@@ -33,6 +33,8 @@ Result<void> write_text(const std::string& path, const std::string& text);
 Result<OutputFormat> parse_format(const std::string& text);
 // True for digits only, below 2^64.
 bool is_whole_number(const std::string& text);
+// The word as a shell takes it: in single quotes if it has characters that a shell reads.
+std::string shell_word(const std::string& word);
 // Splits "a,b,c"; nothing between two commas is an empty word.
 std::vector<std::string> split_list(const std::string& text);
 

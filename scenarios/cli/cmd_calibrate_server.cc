@@ -162,7 +162,7 @@ int write_results(const ServerArguments& arguments, const Outputs& outputs, cons
   }
   fmt::print("{}\nwritten: {}\n  kvtwin run {}\n", server_calibration_text(*found), outputs.profile.string(),
              outputs.scenario.string());
-  return kExitDone;
+  return found->worse_than_nothing() ? kExitNo : kExitDone;
 }
 
 int calibrate(const ServerArguments& arguments) {

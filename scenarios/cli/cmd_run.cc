@@ -34,14 +34,12 @@ struct RunArguments {
 };
 
 std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
-  std::string text = fmt::format("kvtwin run {}", arguments.scenario);
+  std::string text = "kvtwin run " + shell_word(arguments.scenario);
   if (!arguments.backend.empty()) text += " --backend=" + arguments.backend;
   if (!arguments.clock.empty()) text += " --clock=" + arguments.clock;
   if (arguments.allow_unread) text += " --allow-unread";
   for (const std::string& set : arguments.sets) {
-    if (set.rfind("seed=", 0) == 0) continue;
-    const bool plain = set.find_first_of(" \t'\"$&|;<>()*?[]{}\\") == std::string::npos;
-    text += plain ? fmt::format(" --set={}", set) : fmt::format(" '--set={}'", set);
+    if (set.rfind("seed=", 0) != 0) text += " " + shell_word("--set=" + set);
   }
   return text + fmt::format(" --seed={}", scenario.values.seed());
 }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -269,6 +270,13 @@ int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, Outpu
   return say_rows(arguments, spec, *rows, format);
 }
 
+// A finished sweep in a folder that this user cannot write to: its table needs no index.
+bool only_readable(const std::string& dir, const std::vector<SweepRow>& rows) {
+  const bool done = std::all_of(rows.begin(), rows.end(),
+                                [](const SweepRow& row) { return row.state == PointState::kDone; });
+  return done && !rows.empty() && access(dir.c_str(), W_OK) != 0;
+}
+
 int sweep(SweepArguments arguments) {
   if (const Result<void> ok = read_sweep_file(&arguments); !ok) return complain(ok.error());
   take_defaults(&arguments);
@@ -293,7 +301,7 @@ int sweep(SweepArguments arguments) {
   if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);
   Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
-  if (arguments.dry) return say_rows(arguments, *spec, *rows, *format);
+  if (arguments.dry || only_readable(arguments.out, *rows)) return say_rows(arguments, *spec, *rows, *format);
   if (const int status = take_folder(arguments); status != kExitDone) return status;
   if (!arguments.quiet && shard->count == 1) warn_of_others(arguments.out, *rows);
   if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;

@@ -1,6 +1,7 @@
 #include "scenarios/cli/help_formatter.h"
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 #include <vector>
 
@@ -10,23 +11,28 @@ namespace {
 constexpr size_t kWidth = 110, kColumn = 24;
 constexpr std::string_view kExample = "Example: ";
 
-// Lines of at most kWidth characters; all but the first begin with `indent` spaces. Line feeds in the text
-// are kept.
+// Lines of at most kWidth characters; all but the first begin with `indent` spaces. An empty line separates
+// paragraphs.
 std::string wrapped(const std::string& text, size_t indent) {
+  const std::string margin(indent, ' ');
   std::string out;
-  std::istringstream paragraphs(text);
-  for (std::string paragraph; std::getline(paragraphs, paragraph);) {
-    if (!out.empty()) out += "\n" + std::string(paragraph.empty() ? 0 : indent, ' ');
-    size_t column = indent;
-    std::istringstream words(paragraph);
-    bool first = true;
-    for (std::string word; words >> word; first = false) {
-      if (!first && column + 1 + word.size() > kWidth) {
-        out += "\n" + std::string(indent, ' ');
+  size_t column = indent;
+  std::istringstream lines(text);
+  bool new_paragraph = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) new_paragraph = true;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (out.empty()) {
         column = indent;
-      } else if (!first) {
+      } else if (new_paragraph) {
+        out += "\n\n" + margin, column = indent;
+      } else if (column + 1 + word.size() > kWidth) {
+        out += "\n" + margin, column = indent;
+      } else {
         out += ' ', ++column;
       }
+      new_paragraph = false;
       out += word, column += word.size();
     }
   }
@@ -63,6 +69,9 @@ std::string value_name(const CLI::Option& option) {
 std::string option_row(const CLI::Option& option) {
   const bool takes_value = option.get_items_expected_max() > 0;
   std::string name = option.get_positional() ? option.get_name(true) : "--" + option.get_lnames().front();
+  if (option.get_positional()) {
+    for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
   if (!option.get_positional() && takes_value) name += "=" + value_name(option);
   std::string text = option.get_description();
   const std::string value = option.get_default_str();

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "engine/base/prng.h"
@@ -90,6 +92,16 @@ void add_measured(std::vector<std::string>* paths) {
   paths->insert(paths->end(), found.begin(), found.end());
 }
 
+// The files among the words of a scorer's command: its program, for example.
+void add_command(const std::string& command, std::vector<std::string>* paths) {
+  std::istringstream words(command);
+  for (std::string word; words >> word;) {
+    std::erase_if(word, [](char c) { return c == '\'' || c == '"'; });
+    std::error_code failed;
+    if (fs::is_regular_file(word, failed)) paths->push_back(word);
+  }
+}
+
 // The kernel tables that a ServerProfile builds on; "": none.
 std::string base_of_server_profile(const Scenario& scenario) {
   const std::string path = scenario.file(scenario.values.cost().profile());
@@ -137,6 +149,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
         &named.budget_options().profile(), &scenario.values.simulation().retrieval().profile()}) {
     if (!file->empty()) paths.push_back(scenario.file(*file));
   }
+  add_command(named.scorer_options().command(), &paths);
   const std::string recorded = recorded_outcomes_file(scenario);
   if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();

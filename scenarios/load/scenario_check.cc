@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 
@@ -51,11 +52,25 @@ class ScenarioChecker {
                          fmt::format("write, for example, {}", example)});
   }
 
+  // Written as on Hugging Face ("Qwen/Qwen3-32B"), a name that the catalog has is a likely mistake.
+  static std::string catalog_hint(const std::string& field, const std::string& written) {
+    if (field != "model.name") return "";
+    std::string name = fs::path(written).filename().string();
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::vector<std::string> known = Catalog().names("llm");
+    const std::string hint = did_you_mean(name, known);
+    return std::find(known.begin(), known.end(), name) != known.end()
+               ? fmt::format("did you mean \"{}\"?", name)
+               : hint;
+  }
+
   void exists(const std::string& field, const std::string& written) {
     if (written.empty()) return;
     const std::string path = scenario_.file(written);
     std::error_code ignored;
     if (fs::exists(path, ignored)) return;
+    if (const std::string hint = catalog_hint(field, written); !hint.empty())
+      return add(field, fmt::format("\"{}\" does not exist", written), hint);
     const std::string here = fs::absolute(written, ignored).lexically_normal().string();
     if (written[0] == '$') {
       add(field, fmt::format("\"{}\" does not exist", path),
@@ -88,7 +103,7 @@ void check_limits(const v1::Limits& limits, ScenarioChecker* check) {
   check->choice("limits.page_order", limits.page_order(), kPageOrders.names());
   check->choice("limits.preemption", limits.preemption(), {"recompute", "swap"});
   check->range("limits.evict_batch_pages", limits.evict_batch_pages(), 1u, 1u << 24);
-  check->range("limits.offload_batch_pages", limits.offload_batch_pages(), 1u, 1u << 24);
+  check->range("limits.offload_batch_pages", limits.offload_batch_pages(), 0u, 1u << 24);
   uint32_t before = 0;
   for (const uint32_t size : limits.capture_sizes()) {
     if (size <= before) {

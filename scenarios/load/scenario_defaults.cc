@@ -37,7 +37,7 @@ constexpr char kDefaults[] = R"pb(
     preemption: "recompute"
     prefix_cache: true
     evict_batch_pages: 64
-    offload_batch_pages: 256
+    offload_batch_pages: 0
     offload_pages_target: 0
     spill_pages_target: 0
   }

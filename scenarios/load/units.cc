@@ -111,6 +111,23 @@ std::optional<Decimal> leading_number(std::string_view text) {
   return out;
 }
 
+// "80,000" is a number, "16,32" and "5000,8000" are lists.
+bool commas_group_thousands(std::string_view text) {
+  size_t digits = 0;
+  bool grouped = false;
+  for (const char c : text) {
+    if (c == ',') {
+      if (digits == 0 || digits > 3 || (grouped && digits != 3)) return false;
+      grouped = true, digits = 0;
+    } else if (is_digit(c)) {
+      ++digits;
+    } else if (digits > 0) {
+      break;
+    }
+  }
+  return !grouped || digits == 3;
+}
+
 Result<std::string> whole_text(const Decimal& number, const UnitName& unit, bool round) {
   Wide value = number.digits * unit.times, over = unit.over;
   for (int e = 0; e < number.exponent && value > 0; ++e) {
@@ -144,6 +161,9 @@ std::string units_of(BaseUnit base) {
 }
 
 Result<std::string> without_unit(std::string_view text, BaseUnit base, bool whole) {
+  if (!commas_group_thousands(text))
+    return make_error("", "has commas that do not group thousands",
+                      "one number; a list of them is for kvtwin sweep --vary");
   const std::optional<Decimal> number = leading_number(text);
   if (!number || text.substr(number->length).starts_with('x')) return std::string(text);
   const std::string_view name = text.substr(number->length);

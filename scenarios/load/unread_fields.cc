@@ -47,6 +47,10 @@ bool drops(const v1::Scenario& v) {
          layout_traits(v.policies().layout()).slot_retention == SlotRetention::kRing ||
          v.simulation().retained() != "fixed";
 }
+// The scorer that goes with a budget that keeps all may be named.
+bool scores(const v1::Scenario& v) {
+  return drops(v) || v.policies().scorer() == default_scenario("").policies().scorer();
+}
 HeadTable table(const v1::Scenario& v) { return budget_traits(v.policies().budget()).table; }
 bool pyramid(const v1::Scenario& v) { return table(v) == HeadTable::kLayers; }
 bool released(const v1::Scenario& v) {
@@ -103,6 +107,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"limits.offload_pages_target", host_tier, "memory.host_bytes", "64000000000"},
     {"limits.spill_pages_target", disk_tier, "memory.disk_bytes", "1000000000000"},
     {"policies.prefix_eviction", prefix_cache, "limits.prefix_cache", "true"},
+    {"policies.scorer", scores, "policies.budget", "uniform"},
     {"policies.budget_options.sinks", drops, "policies.budget", "ratio"},
     {"policies.budget_options.window", drops, "policies.budget", "ratio"},
     {"policies.budget_options.chunk_tokens", drops, "policies.budget", "ratio"},

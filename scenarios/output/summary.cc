@@ -268,7 +268,8 @@ class Table {
   void footer(const SummaryContext& context) {
     print("seed={} decisions={:016x} version={}", r_.seed(), r_.decisions(), r_.kvtwin_version());
     if (!context.details.empty()) print("   details: {}", context.details);
-    print("\nrepeat: {}\n", context.repeat);
+    print("\n");
+    if (!context.repeat.empty()) print("repeat: {}\n", context.repeat);
   }
 
   const v1::RunResult& r_;

@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "scenarios/output/compare.h"
 #include "scenarios/output/compare_runs.h"
 #include "scenarios/output/metric_names.h"
+#include "scenarios/python/evaluation.h"
 #include "scenarios/python/python_scorer.h"
 #include "scenarios/python/run_scenario.h"
 #include "scenarios/python/simulation_thread.h"
@@ -67,14 +69,19 @@ struct FunctionScorer {
   std::optional<py::function> function;
 };
 
-FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
+// The thread of `function`, which may wait for it.
+SimulationThread& usable_thread(const char* function) {
   SimulationThread& thread = SimulationThread::get();
   if (!thread.usable())
-    raise(Error{"kvtwin.run", "this process was forked from one that had already run something",
+    raise(Error{function, "this process was forked from one that had already run something",
                 "start workers with multiprocessing.get_context(\"spawn\")"});
   if (thread.is_this_thread())
-    raise(Error{"kvtwin.run", "this is called by a scorer of a run that is not over",
-                "run it before or after"});
+    raise(Error{function, "this is called by a scorer of a run that is not over", "run it before or after"});
+  return thread;
+}
+
+FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
+  SimulationThread& thread = usable_thread("kvtwin.run");
   struct Outcome {
     RunRequest request;
     std::optional<tl::expected<FinishedRun, Errors>> run;
@@ -105,6 +112,36 @@ FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
   if (outcome->failed) std::rethrow_exception(outcome->failed);
   if (!*outcome->run) raise(outcome->run->error());
   return std::move(**outcome->run);
+}
+
+py::tuple evaluate(const EvaluateRequest& policies, const std::string& base,
+                   const std::map<std::string, py::function>& scorers, const std::string& temporary,
+                   const std::string& paired) {
+  SimulationThread& thread = usable_thread("kvtwin.evaluate");
+  struct Outcome {
+    EvaluationRequest request;
+    std::optional<Result<EvaluationText>> text;
+    std::exception_ptr failed;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->request = {policies, {}, base, temporary, paired};
+  for (const auto& [name, function] : scorers)
+    outcome->request.scorers.push_back({name, python_scorer(function, name)});
+  {
+    const py::gil_scoped_release no_gil;
+    thread.run(
+        [outcome] {
+          try {
+            outcome->text = evaluate_in_process(outcome->request);
+          } catch (...) {
+            outcome->failed = std::current_exception();
+          }
+        },
+        check_signals);
+  }
+  if (outcome->failed) std::rethrow_exception(outcome->failed);
+  const EvaluationText text = take(std::move(*outcome->text));
+  return py::make_tuple(text.csv, text.table);
 }
 
 void save(const FinishedRun& run, const std::string& dir, bool force) {
@@ -192,7 +229,8 @@ void add_runs(py::module_& module) {
   module.def("run", [](std::string scenario, std::optional<std::string> text, std::vector<std::string> sets,
                        std::string timeline, bool allow_unread, std::string scorer_name,
                        std::optional<py::function> scorer) {
-    return run({std::move(scenario), std::move(text), std::move(sets), std::move(timeline), allow_unread},
+    return run({std::move(scenario), std::move(text), std::move(sets), std::move(timeline), allow_unread,
+                scorer.has_value()},
                {std::move(scorer_name), std::move(scorer)});
   });
   module.def("in_process_command", [](const std::string& name) { return in_process_command(name); });
@@ -238,6 +276,22 @@ void add_studies(py::module_& module) {
   module.def("plan", [](const PlanRequest& request) { return study(plan_in_folder, request); });
 }
 
+void add_evaluation(py::module_& module) {
+  py::class_<EvaluateRequest>(module, "EvaluateRequest")
+      .def(py::init<>())
+      .def_readwrite("scenarios", &EvaluateRequest::scenarios)
+      .def_readwrite("tasks", &EvaluateRequest::tasks)
+      .def_readwrite("budgets", &EvaluateRequest::budgets)
+      .def_readwrite("sets", &EvaluateRequest::sets)
+      .def_readwrite("questions", &EvaluateRequest::questions)
+      .def_readwrite("tokens", &EvaluateRequest::tokens)
+      .def_readwrite("per_session", &EvaluateRequest::per_session)
+      .def_readwrite("seed", &EvaluateRequest::seed)
+      .def_readwrite("backends", &EvaluateRequest::backends)
+      .def_readwrite("out", &EvaluateRequest::out);
+  module.def("evaluate", &evaluate);
+}
+
 void add_lists(py::module_& module) {
   module.def("set_program_path", &set_program_path);
   module.def("data_folder", [](const std::string& name) { return data_folder(name); });
@@ -249,6 +303,12 @@ void add_lists(py::module_& module) {
     for (const MetricName& one : metric_names())
       all.append(py::make_tuple(one.name, one.unit, one.definition));
     return all;
+  });
+  module.def("is_list", [](const std::string& path) {
+    for (const FieldLine& line : scenario_fields()) {
+      if (line.path == path) return line.kind.starts_with("list of ");
+    }
+    return true;  // no such field: the settings' own error names it
   });
   module.def("fields", [] {
     py::list all;
@@ -265,5 +325,6 @@ void add_lists(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   kvtwin::add_runs(module);
   kvtwin::add_studies(module);
+  kvtwin::add_evaluation(module);
   kvtwin::add_lists(module);
 }

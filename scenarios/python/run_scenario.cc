@@ -78,6 +78,8 @@ tl::expected<FinishedRun, Errors> run_in_process(const RunRequest& request) {
                    : load_scenario(request.scenario, request.sets);
   if (!scenario) return tl::unexpected<Errors>(scenario.error());
   if (const Result<void> ok = check_backend(*scenario, request.scenario); !ok) return failure(ok.error());
+  if (request.computes && scenario->values.backend() == "sim")
+    return failure({"scorer", "is not called by backend sim, which computes no values", "backend=\"cpu\""});
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
   if (!inputs) return failure(inputs.error());
   tl::expected<Composed, Errors> composed = compose(*scenario);

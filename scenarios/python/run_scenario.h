@@ -19,6 +19,7 @@ struct RunRequest {
   std::vector<std::string> sets;    // "field.path=value"
   std::string timeline;             // "10..12.5" in seconds; "": none
   bool allow_unread = false;
+  bool computes = false;  // refuse a scenario whose backend computes no values
 };
 
 struct FinishedRun {

@@ -176,7 +176,9 @@ TEST_CASE("trace synth: --list describes every recipe and parameter, help opens 
   }
   const Outcome help = run_kvtwin(folder, {"trace", "synth", "--help"});
   CHECK(help.status == 0);
-  CHECK(help.out.find("Example: kvtwin trace synth coding-agent-like") == 0);
+  CHECK(help.out.find("Draws a trace from a recipe") == 0);
+  CHECK(help.out.find("\n  kvtwin trace synth coding-agent-like") != std::string::npos);
+  CHECK(help.out.find("\n  --sessions=N          how many; default: 100\n") != std::string::npos);
 }
 
 TEST_CASE("trace synth: unknown names and values out of range are reported with near or allowed ones") {

@@ -62,7 +62,7 @@ class Manifests(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write('model { name: "llama-3.1-8b" }\n')
         for words in (SWEEP, ["sweep", path, "--vary=seed=1,2"], ["evaluate", "quality/full", "quality/snapkv"]):
-            made = manifests(words, **PLACE, tasks=3, cpus=4, name="my-sweep")
+            made = manifests(words, **PLACE, tasks=3, cpus=4, name="my-sweep", check=False)
             check(made["shards"], schema.LIST)
             check(made["collect"], schema.JOB)
             job = made["shards"]["items"][-1]
@@ -114,7 +114,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(collected.stdout.count("done"), 2)
 
     def test_status_of_a_wrong_command_fails_the_job(self):
-        made = manifests(["sweep", support.SMALL, "--vary=limits.nonsense=1,2"], **PLACE, tasks=2)
+        made = manifests(["sweep", support.SMALL, "--vary=limits.nonsense=1,2"], **PLACE, tasks=2, check=False)
         job = made["shards"]["items"][-1]["spec"]
         status = run_pod(job["template"]["spec"]["containers"][0], self.folder, 0).returncode
         self.assertEqual(status, 2)
@@ -140,7 +140,11 @@ class Manifests(unittest.TestCase):
                 (["run", support.SMALL], {}, "cannot split the command 'run'; sweep or evaluate"),
                 ([*SWEEP, "--out=here"], {}, "--out=here is given; leave it out"),
                 (SWEEP, {"tasks": 0}, "tasks: is 0; 1 at least"),
-                (SWEEP, {"name": "My_Sweep"}, 'name: is "My_Sweep"')]:
+                (SWEEP, {"name": "My_Sweep"}, 'name: is "My_Sweep"'),
+                (SWEEP, {"claim": "Bad_Name"}, 'claim: is "Bad_Name"'),
+                (SWEEP, {"memory": "lots"}, 'memory: is "lots"'),
+                (["sweep", "coding_agents_smal", "--vary=seed=1,2"], {}, 'did you mean "coding_agents_small"?'),
+                (["sweep", support.SMALL, "--vary=limits.requests_mux=1,2"], {}, 'did you mean "requests_max"?')]:
             with self.assertRaises(Error) as raised:
                 manifests(words, **{**PLACE, "tasks": 2, **more})
             self.assertIn(message, str(raised.exception))

@@ -363,9 +363,32 @@ class FunctionScorer(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "head 0, entry 0 is no number"):
             self.run_with(lambda l, p, k, v, q: np.full(k.shape[:2], np.nan))
 
+    def test_it_is_refused_where_nothing_would_call_it(self):
+        with self.assertRaisesRegex(kvtwin.Error, "not called by backend sim"):
+            kvtwin.run(TINY, scorer=long_values)
+        with self.assertRaisesRegex(kvtwin.Error, "policies.scorer is not read where policies.budget is all"):
+            kvtwin.run("search_tiny", {"policies.identity": "none"}, backend="cpu", clock="virtual", scorer=long_values)
+        with self.assertRaisesRegex(kvtwin.Error, "a function"):
+            kvtwin.run(TINY, backend="cpu", scorer="knorm")
+
     def test_it_cannot_make_a_run_itself(self):
         with self.assertRaisesRegex(kvtwin.Error, "by a scorer of a run that is not over"):
             self.run_with(lambda *arrays: self.run_with(long_values))
+
+    def test_it_is_evaluated(self):
+        made = kvtwin.evaluate(["quality/full", "quality/knorm"], tasks="multi_key", budgets=[32], questions=8,
+                               scorers={"short_keys": lambda l, p, k, v, q: -np.linalg.norm(k, axis=-1)}, paired="full")
+        self.assertEqual(list(made["policy"]), ["full", "knorm", "short_keys"])
+        # Knorm's own scores.
+        self.assertEqual(made["right"][1], made["right"][2])
+        self.assertGreater(made["right"][0], made["right"][2])
+        self.assertIn("short_keys", str(made))
+        self.assertIn("paired with full", str(made))
+        with self.assertRaisesRegex(ZeroDivisionError, "division"):
+            kvtwin.evaluate(tasks="multi_key", budgets=[32], questions=4, scorers={"broken": lambda *arrays: 1 / 0})
+        for wrong in ({"a/b": len}, {"x": "knorm"}):
+            with self.assertRaises(kvtwin.Error):
+                kvtwin.evaluate(tasks="multi_key", budgets=[32], scorers=wrong)
 
     def test_a_program_that_fails_raises(self):
         with self.assertRaisesRegex(RuntimeError, 'command "false": it ended'):

@@ -20,6 +20,7 @@ _core.set_program_path(_core.__file__)
 
 from ._errors import Error
 from ._compare import Comparison, RunsComparison, compare
+from ._evaluation import Evaluation, evaluate
 from ._results import Result, Table, open_result, run
 from ._scenario import to_textproto
 from ._studies import Plan, Sweep, plan, program, sweep
@@ -61,6 +62,6 @@ def scenarios() -> List[str]:
 
 
 __all__ = [
-    "Comparison", "Error", "Field", "Metric", "Plan", "Result", "RunsComparison", "Sweep", "Table", "compare", "fields", "metrics",
-    "open_result", "plan", "program", "run", "scenarios", "sweep", "to_textproto",
+    "Comparison", "Error", "Evaluation", "Field", "Metric", "Plan", "Result", "RunsComparison", "Sweep", "Table", "compare", "evaluate", "fields",
+    "metrics", "open_result", "plan", "program", "run", "scenarios", "sweep", "to_textproto",
 ]

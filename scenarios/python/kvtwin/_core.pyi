@@ -1,4 +1,4 @@
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, List, Mapping, Optional, Tuple
 
 __file__: str
 version: str
@@ -44,6 +44,21 @@ class PlanRequest:
     program: str
     allow_roofline: bool
 
+class EvaluateRequest:
+    scenarios: List[str]
+    tasks: List[str]
+    budgets: List[int]
+    sets: List[str]
+    questions: int
+    tokens: int
+    per_session: int
+    seed: int
+    backends: List[str]
+    out: str
+
+def evaluate(
+    request: EvaluateRequest, base: str, scorers: Mapping[str, Callable[..., object]], temporary: str, paired: str
+) -> Tuple[str, str]: ...
 def run(
     scenario: str,
     text: Optional[str],
@@ -69,4 +84,5 @@ def shipped() -> List[str]: ...
 def metric_name(word: str) -> str: ...
 def metric_hint(word: str) -> str: ...
 def metrics() -> List[Tuple[str, str, str]]: ...
+def is_list(path: str) -> bool: ...
 def fields() -> List[Tuple[str, str, str, str]]: ...

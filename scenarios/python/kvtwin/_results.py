@@ -210,7 +210,7 @@ def run(
             ``(10, 12.5)``.
         allow_unread: accepts a setting that the run does not read.
         scorer: a function that scores KV entries, in place of ``policies.scorer``. It is called for every layer of every
-            compression of a backend that computes values; simulated runs do not call it. Its arguments are the layer,
+            compression of a backend that computes values: ``"cpu"`` or ``"cuda"``. Its arguments are the layer,
             positions ``[H, T]`` (int64), keys and values ``[H, T, d]`` and queries ``[Hq, w, d]`` (float32); it returns
             scores ``[H, T]``, and higher scores are retained.
 
@@ -226,6 +226,8 @@ def run(
     if isinstance(timeline, tuple):
         timeline = f"{timeline[0]}..{timeline[1]}"
     name = ""
+    if scorer is not None and not callable(scorer):
+        raise error("scorer", f"is {scorer!r}", 'a function; a shipped scorer is set={"policies.scorer": ...}')
     if scorer is not None:
         name = getattr(scorer, "__qualname__", type(scorer).__qualname__)
         sets += ["policies.scorer=external", "policies.scorer_options.command=" + _core.in_process_command(name)]

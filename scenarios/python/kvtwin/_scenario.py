@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from . import _core
 from ._errors import error
 
 Value = Union[str, int, float, bool]
@@ -34,12 +35,16 @@ def _is_list(value: Any) -> bool:
 
 def sets_of(settings: Optional[Settings], prefix: str = "") -> List[str]:
     """``field.path=value`` for each setting, in order."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise error("set", f"is a {type(settings).__name__}", 'a dict: {"limits.requests_max": 64}')
     sets: List[str] = []
     for name, value in (settings or {}).items():
         path = prefix + name
         if isinstance(value, Mapping):
             sets += sets_of(value, path + ".")
         elif _is_list(value):
+            if not _core.is_list(path):
+                raise error(path, f"is {value!r}", "it takes one value; kvtwin.sweep(vary=...) takes several")
             sets.append(path + "=" + ",".join(_word(path, one) for one in value))
         else:
             sets.append(f"{path}={_word(path, value)}")
@@ -48,8 +53,12 @@ def sets_of(settings: Optional[Settings], prefix: str = "") -> List[str]:
 
 def axes_of(vary: Optional[Axes]) -> List[str]:
     """``field=values`` for each axis, in order."""
+    if vary is not None and not isinstance(vary, Mapping):
+        raise error("vary", f"is a {type(vary).__name__}", 'a dict: {"limits.requests_max": [16, 32]}')
     axes = []
     for name, values in (vary or {}).items():
+        if not isinstance(values, str) and not _is_list(values) and not isinstance(values, range):
+            raise error(f"vary of {name}", f"is {values!r}", 'a list: [16, 32], or a range: "16..64*2"')
         axes.append(f"{name}={values if isinstance(values, str) else ','.join(_word(name, one) for one in values)}")
     return axes
 

@@ -14,16 +14,21 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import _core
 from ._errors import Error, error
+from ._studies import program
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 _FOLDER = "/kvtwin"
 _SCENARIO = "/scenario"
 _CONFIG_MAP_BYTES_MAX = 1 << 20
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 def _literal(word: str) -> str:
@@ -83,8 +88,18 @@ def _scenario_files(words: List[str]) -> Dict[str, str]:
     return files
 
 
+def _check_sweep(words: List[str]) -> None:
+    """Refuses a sweep that no pod could run, as far as this machine can tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run([program(), *words, f"--out={folder}/sweep", "--dry-run", "--quiet"], text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+    if tried.returncode == 2:
+        raise error("kvtwin.kubernetes", "the command is refused: " + tried.stderr.strip().replace("\n", "; "),
+                    "check=False (--no-check) if it is right in the image")
+
+
 def manifests(words: Sequence[str], *, image: str, claim: str, tasks: int, name: str = "kvtwin", cpus: int = 1,
-              memory: str = "2Gi", parallelism: Optional[int] = None, retries: int = 3) -> Dict[str, Any]:
+              memory: str = "2Gi", parallelism: Optional[int] = None, retries: int = 3, check: bool = True) -> Dict[str, Any]:
     """The manifests of a sweep or an evaluation.
 
     Args:
@@ -99,6 +114,8 @@ def manifests(words: Sequence[str], *, image: str, claim: str, tasks: int, name:
         memory: per pod.
         parallelism: the most pods at once; all by default.
         retries: of one shard, before it counts as failed.
+        check: refuse a sweep whose scenario or axes this machine's tool refuses. Files that only the image or the volume has
+            need False.
 
     Returns:
         ``{"shards": List, "collect": Job}``: apply ``shards``, wait for it, then apply ``collect``, whose log has the table.
@@ -116,6 +133,12 @@ def manifests(words: Sequence[str], *, image: str, claim: str, tasks: int, name:
         raise error("tasks", f"is {tasks}", "1 at least")
     if not _NAME.fullmatch(name):
         raise error("name", f'is "{name}"', "at most 52 small letters, digits and -, as in my-sweep")
+    if not _OBJECT.fullmatch(claim):
+        raise error("claim", f'is "{claim}"', "small letters, digits, - and ., as in kvtwin-results")
+    if not _QUANTITY.fullmatch(memory):
+        raise error("memory", f'is "{memory}"', "a quantity of Kubernetes, as in 2Gi")
+    if check and words[0] == "sweep":
+        _check_sweep(words)
     files = _scenario_files(words)
     scenario = bool(files)
     items: List[Dict[str, Any]] = []
@@ -131,7 +154,7 @@ def manifests(words: Sequence[str], *, image: str, claim: str, tasks: int, name:
         "completionMode": "Indexed",
         "completions": tasks,
         "parallelism": parallelism or tasks,
-        "backoffLimit": tasks * retries,
+        "backoffLimitPerIndex": retries,  # Kubernetes 1.29
         # Status 2 says that the command is wrong: no pod would fare better.
         "podFailurePolicy": {
             "rules": [{"action": "FailJob",
@@ -158,6 +181,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--memory", default="2Gi", help="per pod (2Gi)")
     parser.add_argument("--parallelism", type=int, help="the most pods at once (all)")
     parser.add_argument("--retries", type=int, default=3, help="of one shard, before it counts as failed (3)")
+    parser.add_argument("--no-check", dest="check", action="store_false",
+                        help="do not try the sweep's scenario and axes here: they need files of the image or the volume")
     parser.add_argument("--collect", action="store_true", help="write the Job that collects the shards instead")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="sweep or evaluate, with its arguments")
     given = vars(parser.parse_args(arguments))

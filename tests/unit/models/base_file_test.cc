@@ -1,6 +1,7 @@
 #include "models/catalog/base_file.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
@@ -53,6 +54,16 @@ TEST_CASE("base_file: a device states what differs, and a figure is taken whole"
   const auto half = parse_device(R"(name: "x" base: "h200" hbm_bytes { value: 1e10 })", "x.textproto");
   REQUIRE_FALSE(half);
   CHECK_MESSAGE(half.error().what == "hbm_bytes has no basis", "the base's basis is of the base's value");
+}
+
+TEST_CASE("base_file: all-reduces measured over other links are not taken") {
+  for (const char* link : {"nvlink_bytes_per_s { value: 1e11", "nvlink_fraction { value: 0.5",
+                           "all_reduce_fixed_ns { value: 1e4", "pcie_gen { value: 4"}) {
+    const auto mine = parse_device(
+        fmt::format(R"(name: "mine" base: "h200" {} basis: ASSUMED source: "a test" }})", link), "mine");
+    REQUIRE_MESSAGE(mine, (mine ? std::string() : mine.error().text()));
+    CHECK_MESSAGE(mine->all_reduce.empty(), link);
+  }
 }
 
 TEST_CASE("base_file: figures that the device does not have are named") {

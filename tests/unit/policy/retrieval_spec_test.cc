@@ -127,7 +127,7 @@ TEST_CASE(
          c->policies.retrieval_spec.layers_dense = 0;
        },
        "the layer before it", "use 1 or more"},
-      {[](CoreConfig* c) { c->policies.precision = "kivi_int2"; }, "is not built",
+      {[](CoreConfig* c) { c->policies.precision = "kivi_int2"; }, "are not built together",
        "precision: fp8, int4 or fp4"},
       {[](CoreConfig* c) {
          c->policies.retrieval = "shadowkv", c->policies.retrieval_spec = retrieval_defaults(kShadowkv);
