@@ -38,6 +38,7 @@ struct DeviceSpec {
   Figure nvlink_fraction, all_reduce_fixed_ns;
   Figure mixed_decode_rows, attention_fill_tokens;  // absent: 0
   Figure sustained_fraction;                        // absent: 1
+  Figure gemm_read_fraction;                        // absent: as read_fraction
   std::vector<AllReduceFigures> all_reduce;         // by ascending number of GPUs
 };
 

@@ -78,6 +78,7 @@ Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& wher
   KVT_FIGURE(mixed_decode_rows, false, 0, 1024);
   KVT_FIGURE(attention_fill_tokens, false, 0, 4096);
   KVT_FIGURE(sustained_fraction, false, 0.1, 1);
+  KVT_FIGURE(gemm_read_fraction, false, 0.01, 1);
   for (const v1::AllReduceFigures& row : in.all_reduce()) {
     if (row.gpus() < 2 || (!out.all_reduce.empty() && row.gpus() <= out.all_reduce.back().gpus)) {
       reader.fail(fmt::format("all_reduce has gpus {}", row.gpus()),

@@ -60,6 +60,8 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   fp8_flop_per_ns_ = device.fp8_flop_per_s.present() ? device.fp8_flop_per_s.value * per_ns * gemm_fraction
                                                      : bf16_flop_per_ns_;
   read_bytes_per_ns_ = bandwidth * device.read_fraction.value;
+  const Figure& gemm_read = device.gemm_read_fraction;
+  gemm_bytes_per_ns_ = gemm_read.present() ? bandwidth * gemm_read.value : read_bytes_per_ns_;
   prefill_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.prefill_fraction.value;
   decode_bytes_per_ns_ = bandwidth * device.decode_fraction.value * read_rate_factor(llm.kv.dtype);
   gemm_fixed_ns_ = device.gemm_fixed_ns.value, attention_fixed_ns_ = device.attention_fixed_ns.value;
@@ -102,7 +104,7 @@ double RooflineCost::arithmetic_fraction(double tokens) const {
   double arithmetic = 0, bytes = 0;
   const auto add = [&](const Gemm& gemm, double rows, double reads, uint32_t layers) {
     arithmetic += layers * rows * gemm.flop / gemm.flop_per_ns;
-    bytes += layers * (reads * gemm.weight_bytes + rows * gemm.io_bytes) / read_bytes_per_ns_;
+    bytes += layers * (reads * gemm.weight_bytes + rows * gemm.io_bytes) / gemm_bytes_per_ns_;
   };
   for (const Gemm* gemm : {&qkv_, &output_}) add(*gemm, tokens, 1, llm_.layers);
   for (const Gemm* gemm : {&gate_up_, &down_}) add(*gemm, tokens, 1, llm_.dense_layers());
@@ -134,7 +136,7 @@ RooflineCost::Gemm RooflineCost::gemm(double inputs, double outputs, const Tenso
 
 double RooflineCost::gemm_ns(const Gemm& g, double tokens, double reads) const {
   const double bytes = reads * g.weight_bytes + tokens * g.io_bytes;
-  return join(tokens * g.flop / g.flop_per_ns, bytes / read_bytes_per_ns_) + gemm_fixed_ns_;
+  return join(tokens * g.flop / g.flop_per_ns, bytes / gemm_bytes_per_ns_) + gemm_fixed_ns_;
 }
 
 void RooflineCost::add_mlp(double tokens, std::vector<StepPart>* ops) const {

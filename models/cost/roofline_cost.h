@@ -68,7 +68,7 @@ class RooflineCost final : public PartwiseCost {
   LlmSpec llm_;
   uint32_t tp_;
   AllReduceRate all_reduce_;
-  double bf16_flop_per_ns_, fp8_flop_per_ns_, read_bytes_per_ns_;
+  double bf16_flop_per_ns_, fp8_flop_per_ns_, read_bytes_per_ns_, gemm_bytes_per_ns_;
   double prefill_flop_per_ns_, decode_bytes_per_ns_;
   double gemm_fixed_ns_, attention_fixed_ns_, small_fixed_ns_, sampler_fixed_ns_;
   double flop_ns_per_token_ = 0;  // of all matrix products

@@ -34,7 +34,7 @@ DeviceSpec ideal(DeviceSpec d) {
                     &d.all_reduce_fixed_ns})
     f->value = 0;
   d.all_reduce.clear();  // measured all-reduces
-  d.sustained_fraction = d.mixed_decode_rows = d.attention_fill_tokens = Figure{};
+  d.sustained_fraction = d.gemm_read_fraction = d.mixed_decode_rows = d.attention_fill_tokens = Figure{};
   return d;
 }
 
@@ -98,6 +98,22 @@ TEST_CASE("roofline: requantised KV entries are read once and written once") {
   const double us = 1e5 * 8 * (160 + 96) / 4.8e6;
   CHECK(us_of(model, step, "requantise") == doctest::Approx(us).epsilon(0.001));
   CHECK(ms(model.step(step).device - before) == doctest::Approx(32 * us / 1e3).epsilon(0.001));
+}
+
+TEST_CASE("roofline: products read their weights at their own fraction of the bandwidth") {
+  DeviceSpec half = ideal(device("h200"));
+  half.gemm_read_fraction = half.read_fraction;
+  half.gemm_read_fraction.value = 0.5;
+  RooflineCost plain(llm("llama-3.1-8b"), ideal(device("h200")), 1, {}),
+      slow(llm("llama-3.1-8b"), half, 1, {});
+  const StepShape one = even_decodes(1, 1);
+  for (const char* product : {"qkv", "output", "gate_up", "down", "lm_head"})
+    CHECK(us_of(slow, one, product) == doctest::Approx(2 * us_of(plain, one, product)).epsilon(0.01));
+  for (const char* other : {"attention", "attention_norm", "sampler"})
+    CHECK(us_of(slow, one, other) == us_of(plain, one, other));
+  // A long prompt is bound by arithmetic.
+  const ChunkShape c{8192, 0};
+  CHECK(us_of(slow, chunk(c), "gate_up") == doctest::Approx(us_of(plain, chunk(c), "gate_up")).epsilon(0.01));
 }
 
 TEST_CASE("roofline: H200 kernels are predicted as measured") {
