@@ -46,6 +46,14 @@ size_t take_text(char* bytes, size_t, size_t count, void* user) {
   return count;
 }
 
+// A header's value: session names come from a trace, and may have any characters.
+std::string header_value(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';
+  }
+  return text;
+}
+
 // "http://host:8000" and "http://host:8000/v1/" -> "http://host:8000/v1".
 std::string base_of(std::string url) {
   while (url.ends_with('/')) url.pop_back();
@@ -137,7 +145,8 @@ Result<std::vector<std::string>> HttpRequests::models() {
   return names;
 }
 
-void HttpRequests::send(uint64_t id, const std::string& path, const std::string& body) {
+void HttpRequests::send(uint64_t id, const std::string& path, const std::string& body,
+                        const std::string& session) {
   auto transfer = std::make_unique<Transfer>();
   CURL* const easy = curl_easy_init();
   transfer->easy = easy;
@@ -145,6 +154,9 @@ void HttpRequests::send(uint64_t id, const std::string& path, const std::string&
   transfer->body = body;
   transfer->reply.id = id;
   transfer->headers = curl_slist_append(nullptr, "Content-Type: application/json");
+  if (!session.empty())
+    transfer->headers =
+        curl_slist_append(transfer->headers, ("X-Session-Id: " + header_value(session)).c_str());
   state_->prepare(easy, state_->base + "/" + path, &transfer->headers);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(transfer->body.size()));
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->body.c_str());
@@ -179,6 +191,11 @@ std::vector<HttpReply> HttpRequests::poll(int wait_ms) {
     state_->transfers.erase(easy);
   }
   return out;
+}
+
+void HttpRequests::drop_all() {
+  for (const auto& [easy, transfer] : state_->transfers) curl_multi_remove_handle(state_->multi, easy);
+  state_->transfers.clear();
 }
 
 }  // namespace kvtwin
