@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <map>
 
@@ -52,6 +53,15 @@ std::string header_value(std::string text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';
   }
   return text;
+}
+
+uint16_t engine_of(CURL* easy) {
+  uint16_t engine = 0;
+  curl_header* header = nullptr;
+  if (curl_easy_header(easy, "X-Kvtwin-Engine", 0, CURLH_HEADER, -1, &header) != CURLHE_OK) return 0;
+  const std::string_view text = header->value;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), engine);
+  return parsed.ec == std::errc() ? engine : uint16_t{0};
 }
 
 // "http://host:8000" and "http://host:8000/v1/" -> "http://host:8000/v1".
@@ -180,6 +190,7 @@ std::vector<HttpReply> HttpRequests::poll(int wait_ms) {
     const CURLcode code = message->data.result;
     Transfer& transfer = *state_->transfers.at(easy);
     transfer.reply.end_ns = now_ns();
+    transfer.reply.engine = engine_of(easy);
     long status = 0;
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_OK)

@@ -25,7 +25,8 @@ struct HttpReply {
   uint64_t chunks = 0;  // that carried tokens
   // The server's usage; cached_tokens, of the prompt, if it reports them.
   std::optional<uint64_t> prompt_tokens, output_tokens, cached_tokens;
-  std::string error;  // "": success
+  uint16_t engine = 0;  // that kvtwin serve names; else 0
+  std::string error;    // "": success
 };
 
 struct HttpOptions {

@@ -137,6 +137,7 @@ class Driver {
     measured.session = trace_.sessions[session].id();
     measured.node = node;
     measured.reused = reply.cached_tokens;
+    measured.engine = reply.engine;
     measured.prompt = reply.prompt_tokens.value_or(request.prompt_tokens());
     measured.output = reply.output_tokens.value_or(reply.chunks);
     measured.begin_s = seconds(reply.sent_ns);

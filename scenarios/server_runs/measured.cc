@@ -151,11 +151,11 @@ std::vector<RunFile> measured_files(MeasuredRun run) {
   std::string lines;
   for (size_t i = 0; i < run.requests.size(); ++i) {
     const MeasuredRequest& request = run.requests[i];
-    csv +=
-        fmt::format("{},{},0,{},0,{},{},{},{},{},{},{},{}\n", i, csv_cell(session_of(request, i)),
-                    request.node ? *request.node : i, request.finished ? "finished" : "cancelled",
-                    request.prompt, request.output, request.reused ? fmt::format("{}", *request.reused) : "",
-                    ns(request.begin_s), ns(request.begin_s), ns(request.first_s), ns(request.end_s));
+    csv += fmt::format("{},{},0,{},{},{},{},{},{},{},{},{},{}\n", i, csv_cell(session_of(request, i)),
+                       request.node ? *request.node : i, request.engine,
+                       request.finished ? "finished" : "cancelled", request.prompt, request.output,
+                       request.reused ? fmt::format("{}", *request.reused) : "", ns(request.begin_s),
+                       ns(request.begin_s), ns(request.first_s), ns(request.end_s));
     if (!request.finished) continue;
     nlohmann::ordered_json line;
     line["request_id"] = id_of(request, i);

@@ -35,6 +35,7 @@ struct MeasuredRequest {
   std::optional<uint64_t>
       reused;  // prompt tokens that the server found in its prefix cache; absent: not known
   double begin_s = 0, first_s = 0, end_s = 0;
+  uint16_t engine = 0;
   bool finished = true;
 };
 

@@ -420,6 +420,20 @@ def sessions_round_trip(kvtwin_path, folder):
     check(metrics["prefix_reuse"]["second"] > 0.3, "what the server reported as cached", metrics["prefix_reuse"])
 
 
+# Requests of a session, sub-agents included, go to the engine that the session began on.
+def affinity(kvtwin_path, folder):
+    server = Server(kvtwin_path, "--speed=20", "--set=engines.count=2", "--set=hardware.gpus=2",
+                    "--set=engines.routing=session_affine")
+    server.post(COMPLETIONS, {"prompt": [1], "max_tokens": 1})
+    out = os.path.join(folder, "sticky")
+    seen = kvtwin("observe", server.url, "--trace=" + os.path.join(folder, "cut.kvtrace"), "--think-cap=0.1", "--speed=20",
+                  "--out=" + out)
+    check(seen.returncode == 0, seen.stderr)
+    engines = [line.split(",")[4] for line in open(os.path.join(out, "requests.csv")).readlines()[1:]]
+    check(engines in (["0"] * 12, ["1"] * 12), engines)
+    server.stop()
+
+
 def wrong_words(kvtwin_path):
     for words, said, status in ((["--speed=0"], "--speed: 0; from 0.001 to 1000", 2),
                                 (["--host=no.such.host.invalid"], "is neither an IP address nor the name of", 2),
@@ -463,6 +477,7 @@ def main():
         replicas(KVTWIN)
         round_trip(KVTWIN, folder)
         sessions_round_trip(KVTWIN, folder)
+        affinity(KVTWIN, folder)
         wrong_words(KVTWIN)
 
 
