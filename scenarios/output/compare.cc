@@ -190,10 +190,10 @@ std::string format_comparison(const Comparison& comparison, OutputFormat format)
     if (comparison.not_in_log > 0)
       out += fmt::format("{} {} of the run {} not in the log.\n", comparison.not_in_log,
                          plural(comparison.not_in_log, "request"), comparison.not_in_log == 1 ? "is" : "are");
-    out += fmt::format("TTFT and latency count from {}; percentiles interpolate as numpy's.\n\n",
-                       comparison.from_arrival
-                           ? "arrival_time, when the client sends (front end included)"
-                           : "queued_ts, when the engine queues (without front end), as in vLLM's log");
+    out += comparison.from_arrival
+               ? "TTFT and latency count from arrival_time, when the client sends: with the front end.\n"
+               : "TTFT and latency count from queued_ts, as in vLLM's log: without the front end.\n";
+    out += "Percentiles interpolate as numpy's do.\n\n";
     out += fmt::format("  {:<10}{:<10}{:>14}{:>14}{:>14}\n", "metric", "", "real, ms", "kvtwin, ms",
                        "difference");
     for (const ComparedRow& row : comparison.rows) {
