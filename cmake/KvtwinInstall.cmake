@@ -11,6 +11,7 @@ install(DIRECTORY scenarios/shipped scenarios/methods scenarios/quality scenario
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace")
 install(DIRECTORY scenarios/suites DESTINATION ${data}/scenarios
         FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace" PATTERN "suites/vllm" EXCLUDE)
+install(FILES scenarios/serve/grafana_dashboard.json DESTINATION ${data})
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The program prints its manual page and completions.

@@ -19,6 +19,7 @@ namespace {
 
 struct ServeArguments {
   std::string scenario, host = "127.0.0.1", model_name, api_key_env, token_log, kv_events, kv_events_topic;
+  std::string kv_events_layout = "maps";
   double speed = 1, grace_s = 10, stall_s = 120, max_body_mb = 64;
   uint32_t port = 8000, output_tokens = 256, max_streams = 4096;
   std::vector<std::string> sets;
@@ -41,6 +42,9 @@ Result<void> check(const ServeArguments& arguments) {
         check_range("--output-tokens", arguments.output_tokens, 1, 1000000)}) {
     if (!ok) return ok;
   }
+  if (arguments.kv_events_layout != "maps" && arguments.kv_events_layout != "arrays")
+    return make_error("--kv-events-layout", fmt::format("'{}'", arguments.kv_events_layout),
+                      "maps, as vLLM 0.24 and later publish, or arrays, as earlier ones");
   for (const char c : arguments.model_name) {
     if (static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '\\')
       return make_error("--model-name",
@@ -53,8 +57,7 @@ Result<void> check(const ServeArguments& arguments) {
   return {};
 }
 
-int run_serve(const ServeArguments& arguments) {
-  if (const Result<void> ok = check(arguments); !ok) return complain(ok.error());
+serve::ServeOptions options_of(const ServeArguments& arguments) {
   serve::ServeOptions options;
   options.server.host = arguments.host;
   options.server.port = static_cast<uint16_t>(arguments.port);
@@ -69,7 +72,14 @@ int run_serve(const ServeArguments& arguments) {
   options.speed = arguments.speed;
   options.kv_events = arguments.kv_events;
   options.kv_events_topic = arguments.kv_events_topic;
-  const tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, arguments.sets);
+  if (arguments.kv_events_layout == "arrays") options.kv_events_layout = serve::KvEventLayout::kArrays;
+  return options;
+}
+
+int run_serve(const ServeArguments& arguments) {
+  if (const Result<void> ok = check(arguments); !ok) return complain(ok.error());
+  const serve::ServeOptions options = options_of(arguments);
+  tl::expected<Scenario, Errors> scenario = load_scenario(arguments.scenario, arguments.sets);
   if (!scenario) return complain(scenario.error());
   if (scenario->values.backend() != "sim")
     return complain(
@@ -78,8 +88,12 @@ int run_serve(const ServeArguments& arguments) {
     return complain(Error{arguments.scenario, "this build has no simulated backend",
                           "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
+  // The trace is not run: a request of it that fits no engine matters only if a client sends it.
+  scenario->values.mutable_replay()->set_oversized("reject");
   tl::expected<Composed, Errors> composed = compose(*scenario);
   if (!composed) return complain(composed.error());
+  if (const Result<void> ok = serve::check_serve(*scenario, *composed, options); !ok)
+    return complain(ok.error());
   const Result<void> served = serve::serve(*scenario, &*composed, options);
   return served ? kExitDone : complain(served.error(), kExitEnvironment);
 }
@@ -114,6 +128,7 @@ void add_serve_command(CLI::App& app, int* status) {
   command->add_option("--grace", arguments->grace_s);
   command->add_option("--kv-events", arguments->kv_events);
   command->add_option("--kv-events-topic", arguments->kv_events_topic);
+  command->add_option("--kv-events-layout", arguments->kv_events_layout);
   command->add_option("--token-log", arguments->token_log);
   command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
   command->callback([arguments, status] { *status = run_serve(*arguments); });

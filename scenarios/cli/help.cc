@@ -88,14 +88,17 @@ constexpr char kCompare[] = R"(Compare two runs, or a run with a real server's r
 
   RUN_DIR               the result of a run
   OTHER                 the folder of another run, or a server's request log. JSON lines: request_id,
-                        input_toks, output_toks, queued_ts, first_token_ts, last_token_ts
+                        input_toks, output_toks, queued_ts, first_token_ts, last_token_ts, and arrival_time
+                        if the client's sending is known on the same clock
   --skip=N              leave out the first N requests of the log, if they were used for calibration
   --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated.
                         Of two runs any metric that kvtwin list metrics prints
   --format=table        or json, jsonl, csv. Of two runs they have all metrics, the table those asked for first
 
 Two runs: settings that differ, metrics as kvtwin run prints them, and the latencies of the same requests.
-With a log, TTFT and latency count from queued_ts on both sides, and percentiles interpolate as numpy's do.
+With a log, requests match by request_id if the run has all of the log's, else by order. TTFT and latency count from
+arrival_time (as a client sees them, front end included) if both sides have it, else from queued_ts on both sides, and
+percentiles interpolate as numpy's do.
 )";
 
 constexpr char kExplain[] =
@@ -324,22 +327,28 @@ constexpr char kObserve[] =
   kvtwin compare out/run-3f0c out/real/requests.jsonl
 
   URL                   the server, with or without /v1
-  --trace=FILE          a trace of any format that kvtwin trace import reads
+  --trace=FILE          a trace of any format that kvtwin trace import reads, or the name of a shipped one, as in
+                        --trace=coding_agents_small
   --out=DIR             receives run.binpb, requests.csv and requests.jsonl, as kvtwin import writes them
   --model=NAME          one of the server's models; may be left out if it has one
   --endpoint=completions  prompts are token ids of the trace's lengths; chat: words, of about that many tokens
   --api-key-env=NAME    environment variable with the API key; default OPENAI_API_KEY
   --sessions=N          only the first N sessions of the trace
   --arrival-scale=X     arrivals times X: 0.5 is twice the rate, 0 all at once
+  --speed=X             for kvtwin serve --speed=X: the trace's times pass X times as fast, and measured times
+                        count X times as long; default 1
   --think-cap=SECONDS   longest think time; default: as recorded
   --timeout=SECONDS     longest time of a request; default 600
   --seed=N              content of the prompts; another seed avoids what the server has cached; default 1
   --stop-at-eos         let the model end outputs (ignore_eos, of vLLM and SGLang, is not sent)
   --force               replace another result in --out
+  --quiet               no progress on stderr
 
-Sessions run as recorded: a request is sent when those that it waits for have ended and its think time is over.
-Prompts share the prefixes that they share in the trace. Failed requests are counted and named on stderr; those
-that wait for them are not sent. Exit status 3: the server cannot be reached, or every request failed.
+Sessions run as recorded: a request is sent when those that it waits for have ended and its think time is over, with
+the session's name as X-Session-Id. Prompts share the prefixes that they share in the trace. Failed requests are
+counted and named on stderr; those that wait for them are not sent. SIGINT or SIGTERM stops it: what has ended is
+written, with a note; a second signal ends it without files.
+Exit status 1: a signal stopped it; 3: the server cannot be reached, or every request failed.
 )";
 
 constexpr char kServe[] =
@@ -353,21 +362,25 @@ constexpr char kServe[] =
   --host=ADDRESS        default 127.0.0.1: this machine only
   --port=N              default 8000; 0 takes a free one, which the first line of output names
   --speed=X             simulated seconds per second; default 1
-  --model-name=NAME     the model's name for clients; default: the scenario's
+  --model-name=NAME     the model's name for clients; default: the name of the scenario's model
   --output-tokens=N     of answers where neither max_tokens nor the trace gives a length; default 256
   --api-key-env=NAME    environment variable with a key that clients must send; default: none is asked for
   --max-streams=N       requests at once; further ones get status 429; default 4096
   --max-body=MIB        largest body of a request; default 64
-  --stall=SECONDS       disconnect a client that reads nothing for so long; default 120
-  --grace=SECONDS       after SIGTERM or SIGINT, time for running requests to end; default 10
+  --stall=SECONDS       disconnect a client that reads nothing for so long, or sends nothing in the middle of a
+                        request; default 120
+  --grace=SECONDS       after SIGTERM or SIGINT, time for running requests to end; default 10. A second signal
+                        ends the server at once
   --kv-events=ENDPOINT  publish KV events as vLLM does, at tcp://127.0.0.1:5557, say; further engines have
                         the next ports
   --kv-events-topic=T   topic of the events; default: empty
+  --kv-events-layout=maps  events as vLLM 0.24 and later publish them; arrays: as earlier versions did
   --token-log=FILE      a CSV table of when each streamed token was due and was sent
   --set=FIELD=VALUE     change a field; may be repeated
 
 Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics (vLLM's names). Prompts of token ids are
-exact; text counts one token per 4 bytes. Exit status 3: the address cannot be used; 4: this build has no server.
+exact; text counts one token per 4 bytes. Exit status 2: --host is not this machine's, or the policies have no KV
+events; 3: the port cannot be used; 4: this build has no server.
 )";
 
 constexpr char kList[] = R"(List names that scenarios and commands take.

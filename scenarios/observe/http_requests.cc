@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <map>
 
@@ -44,6 +45,23 @@ size_t take_text(char* bytes, size_t, size_t count, void* user) {
   if (text.size() + count > kModelsBytesMax) return 0;
   text.append(bytes, count);
   return count;
+}
+
+// A header's value: session names come from a trace, and may have any characters.
+std::string header_value(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';
+  }
+  return text;
+}
+
+uint16_t engine_of(CURL* easy) {
+  uint16_t engine = 0;
+  curl_header* header = nullptr;
+  if (curl_easy_header(easy, "X-Kvtwin-Engine", 0, CURLH_HEADER, -1, &header) != CURLHE_OK) return 0;
+  const std::string_view text = header->value;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), engine);
+  return parsed.ec == std::errc() ? engine : uint16_t{0};
 }
 
 // "http://host:8000" and "http://host:8000/v1/" -> "http://host:8000/v1".
@@ -137,7 +155,8 @@ Result<std::vector<std::string>> HttpRequests::models() {
   return names;
 }
 
-void HttpRequests::send(uint64_t id, const std::string& path, const std::string& body) {
+void HttpRequests::send(uint64_t id, const std::string& path, const std::string& body,
+                        const std::string& session) {
   auto transfer = std::make_unique<Transfer>();
   CURL* const easy = curl_easy_init();
   transfer->easy = easy;
@@ -145,6 +164,9 @@ void HttpRequests::send(uint64_t id, const std::string& path, const std::string&
   transfer->body = body;
   transfer->reply.id = id;
   transfer->headers = curl_slist_append(nullptr, "Content-Type: application/json");
+  if (!session.empty())
+    transfer->headers =
+        curl_slist_append(transfer->headers, ("X-Session-Id: " + header_value(session)).c_str());
   state_->prepare(easy, state_->base + "/" + path, &transfer->headers);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(transfer->body.size()));
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->body.c_str());
@@ -168,6 +190,7 @@ std::vector<HttpReply> HttpRequests::poll(int wait_ms) {
     const CURLcode code = message->data.result;
     Transfer& transfer = *state_->transfers.at(easy);
     transfer.reply.end_ns = now_ns();
+    transfer.reply.engine = engine_of(easy);
     long status = 0;
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_OK)
@@ -179,6 +202,11 @@ std::vector<HttpReply> HttpRequests::poll(int wait_ms) {
     state_->transfers.erase(easy);
   }
   return out;
+}
+
+void HttpRequests::drop_all() {
+  for (const auto& [easy, transfer] : state_->transfers) curl_multi_remove_handle(state_->multi, easy);
+  state_->transfers.clear();
 }
 
 }  // namespace kvtwin

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <queue>
 
@@ -21,6 +22,23 @@ struct Due {
     return std::tie(a.at_ns, a.session, a.node) > std::tie(b.at_ns, b.session, b.node);
   }
 };
+
+uint64_t sessions_used(const ObservedTrace& trace, const ObserveOptions& options) {
+  const uint64_t count = trace.sessions.size();
+  return options.sessions_max > 0 ? std::min(count, options.sessions_max) : count;
+}
+
+int64_t arrival_of(const v1::Session& session, const ObserveOptions& options) {
+  return static_cast<int64_t>(static_cast<double>(session.arrival_at_ns()) * options.arrival_scale);
+}
+
+int64_t think_of(const v1::Node& node, const ObserveOptions& options) {
+  return node.has_llm() ? std::min(node.llm().think_ns(), options.think_cap_ns) : 0;
+}
+
+int64_t duration_of(const v1::Node& node) {
+  return node.has_tool() ? node.tool().duration_ns() : node.has_llm() ? 0 : node.opaque().duration_ns();
+}
 
 struct NodeState {
   uint32_t waits_for = 0;
@@ -47,27 +65,36 @@ class Driver {
         next.ends ? finish(next.session, next.node, next.at_ns) : release(next);
       }
       int64_t wait_ms = kPollMs;
-      if (!due_.empty()) wait_ms = std::clamp<int64_t>((due_.top().at_ns - now()) / 1'000'000, 0, kPollMs);
+      if (!due_.empty()) {
+        const double ms = static_cast<double>(due_.top().at_ns - now()) / 1e6 / options_.speed;
+        wait_ms = static_cast<int64_t>(std::clamp<double>(ms, 0, kPollMs));
+      }
       for (const HttpReply& reply : http_.poll(static_cast<int>(wait_ms))) take(reply);
-      if (progress) progress(out_.sent - in_flight_, in_flight_);
+      if (progress && !progress(out_.sent - in_flight_, in_flight_)) {
+        stop();
+        break;
+      }
     }
     return std::move(out_);
   }
 
  private:
-  int64_t now() const { return http_.now_ns() - origin_; }
+  // The trace's time, of a time of http_.
+  int64_t trace_ns(int64_t http_ns) const {
+    return std::llround(static_cast<double>(http_ns - origin_) * options_.speed);
+  }
+  int64_t now() const { return trace_ns(http_.now_ns()); }
 
   void start_sessions() {
-    uint64_t count = trace_.sessions.size();
-    if (options_.sessions_max > 0) count = std::min(count, options_.sessions_max);
+    const uint64_t count = sessions_used(trace_, options_);
     states_.resize(count);
     for (uint32_t s = 0; s < count; ++s) {
       const v1::Session& session = trace_.sessions[s];
       states_[s].resize(static_cast<size_t>(session.nodes_size()));
-      const auto arrival =
-          static_cast<int64_t>(static_cast<double>(session.arrival_at_ns()) * options_.arrival_scale);
+      const int64_t arrival = arrival_of(session, options_);
       for (uint32_t n = 0; n < states_[s].size(); ++n) {
         const v1::Node& node = session.nodes(static_cast<int>(n));
+        requests_all_ += node.has_llm();
         states_[s][n].waits_for = static_cast<uint32_t>(node.deps_size());
         for (const v1::Dep& dep : node.deps()) states_[s][dep.node()].children.push_back(n);
         if (node.deps().empty()) due_.push({arrival + node.start_offset_ns(), s, n, false});
@@ -78,8 +105,7 @@ class Driver {
   void release(const Due& due) {
     const v1::Node& node = trace_.sessions[due.session].nodes(static_cast<int>(due.node));
     if (node.has_llm()) return send(due.session, due.node, node.llm());
-    const int64_t duration = node.has_tool() ? node.tool().duration_ns() : node.opaque().duration_ns();
-    due_.push({due.at_ns + duration, due.session, due.node, true});
+    due_.push({due.at_ns + duration_of(node), due.session, due.node, true});
   }
 
   void send(uint32_t session, uint32_t node, const v1::LlmRequest& request) {
@@ -98,16 +124,20 @@ class Driver {
     const uint64_t id = out_.sent++;
     places_.push_back({session, node});
     ++in_flight_;
-    http_.send(id, options_.chat ? "chat/completions" : "completions", body.dump());
+    http_.send(id, options_.chat ? "chat/completions" : "completions", body.dump(),
+               trace_.sessions[session].id());
   }
 
   void take(const HttpReply& reply) {
     --in_flight_;
     const auto [session, node] = places_[reply.id];
     const v1::LlmRequest& request = trace_.sessions[session].nodes(static_cast<int>(node)).llm();
-    const auto seconds = [this](int64_t ns) { return static_cast<double>(ns - origin_) / 1e9; };
+    const auto seconds = [this](int64_t ns) { return static_cast<double>(trace_ns(ns)) / 1e9; };
     MeasuredRequest measured;
     measured.session = trace_.sessions[session].id();
+    measured.node = node;
+    measured.reused = reply.cached_tokens;
+    measured.engine = reply.engine;
     measured.prompt = reply.prompt_tokens.value_or(request.prompt_tokens());
     measured.output = reply.output_tokens.value_or(reply.chunks);
     measured.begin_s = seconds(reply.sent_ns);
@@ -117,10 +147,18 @@ class Driver {
     out_.prompts_off += measured.finished && measured.prompt != request.prompt_tokens();
     requests_.emplace(reply.id, std::move(measured));
     flush();
-    if (reply.error.empty()) return finish(session, node, reply.end_ns - origin_);
+    if (reply.error.empty()) return finish(session, node, trace_ns(reply.end_ns));
     ++out_.failed;
     ++out_.errors[reply.error];
     skip(session, node);
+  }
+
+  void stop() {
+    http_.drop_all();
+    out_.stopped = true;
+    out_.dropped = in_flight_;
+    out_.left_out = requests_all_ - out_.sent - out_.not_sent;
+    for (auto& [id, measured] : requests_) out_.run.requests.push_back(std::move(measured));
   }
 
   // Requests are listed in the order of sending.
@@ -137,8 +175,7 @@ class Driver {
         if (dep.node() == node) state.ready_ns = std::max(state.ready_ns, at_ns + dep.delay_ns());
       }
       if (--state.waits_for > 0 || state.skipped) continue;
-      const int64_t think = waiting.has_llm() ? std::min(waiting.llm().think_ns(), options_.think_cap_ns) : 0;
-      due_.push({state.ready_ns + think, session, child, false});
+      due_.push({state.ready_ns + think_of(waiting, options_), session, child, false});
     }
   }
 
@@ -161,7 +198,7 @@ class Driver {
   HttpRequests& http_;
   PromptIds ids_;
   int64_t origin_ = 0;
-  uint64_t in_flight_ = 0;
+  uint64_t in_flight_ = 0, requests_all_ = 0;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
   std::vector<std::vector<NodeState>> states_;
   std::vector<std::pair<uint32_t, uint32_t>> places_;  // of each request: session and node
@@ -181,6 +218,23 @@ Result<void> ObservedTrace::shared_spans(const v1::SharedSpanTable& table) {
 Result<void> ObservedTrace::session(const v1::Session& session) {
   sessions.push_back(session);
   return {};
+}
+
+RecordedLoad recorded_load(const ObservedTrace& trace, const ObserveOptions& options) {
+  RecordedLoad out;
+  for (uint64_t s = 0; s < sessions_used(trace, options); ++s) {
+    const v1::Session& session = trace.sessions[s];
+    std::vector<int64_t> ends;  // of each node; dependencies come before what waits for them
+    for (const v1::Node& node : session.nodes()) {
+      int64_t at = arrival_of(session, options) + (node.deps().empty() ? node.start_offset_ns() : 0);
+      for (const v1::Dep& dep : node.deps()) at = std::max(at, ends[dep.node()] + dep.delay_ns());
+      if (!node.deps().empty()) at += think_of(node, options);
+      ends.push_back(at + duration_of(node));
+      out.span_ns = std::max(out.span_ns, ends.back());
+      out.requests += node.has_llm();
+    }
+  }
+  return out;
 }
 
 Observation observe(const ObservedTrace& trace, const ObserveOptions& options, HttpRequests* http,

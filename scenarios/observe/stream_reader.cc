@@ -86,6 +86,8 @@ void StreamReader::line(std::string_view text, int64_t now_ns, HttpReply* reply)
   if (usage == nullptr) return;
   reply->prompt_tokens = count_of(any_of(usage, {"prompt_tokens"}));
   reply->output_tokens = count_of(any_of(usage, {"completion_tokens"}));
+  if (const json* const details = any_of(usage, {"prompt_tokens_details"}); details != nullptr)
+    reply->cached_tokens = count_of(any_of(details, {"cached_tokens"}));
 }
 
 void StreamReader::end(long status, HttpReply* reply) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/plural.h"
 #include "models/files/textproto.h"
 #include "scenarios/output/metric_names.h"
 
@@ -45,6 +46,9 @@ Result<Request> parse_request(const nlohmann::json& line, const std::string& whe
         time("last_token_ts", &out.last_token_s)}) {
     if (!ok) return tl::unexpected(ok.error());
   }
+  if (const auto found = line.find("arrival_time");
+      found != line.end() && found->is_number() && found->get<double>() <= out.queued_s)
+    out.arrival_s = found->get<double>();
   if (out.first_token_s < out.queued_s || out.last_token_s < out.first_token_s) {
     return make_error(where, "its times are out of order", "queued_ts <= first_token_ts <= last_token_ts");
   }
@@ -68,20 +72,22 @@ std::array<double, kComparedStatistics.size()> statistics(std::vector<double> va
           interpolated(values, 95), interpolated(values, 99)};
 }
 
-std::array<std::vector<double>, kComparedMetrics.size()> metrics_ms(const std::vector<Request>& requests) {
+std::array<std::vector<double>, kComparedMetrics.size()> metrics_ms(const std::vector<Request>& requests,
+                                                                    bool from_arrival) {
   std::array<std::vector<double>, kComparedMetrics.size()> out;
   for (const Request& one : requests) {
-    out[0].push_back(1e3 * (one.first_token_s - one.queued_s));
+    const double begin_s = from_arrival ? *one.arrival_s : one.queued_s;
+    out[0].push_back(1e3 * (one.first_token_s - begin_s));
     if (one.output_tokens > 1) {
       out[1].push_back(1e3 * (one.last_token_s - one.first_token_s) /
                        static_cast<double>(one.output_tokens - 1));
     }
-    out[2].push_back(1e3 * (one.last_token_s - one.queued_s));
+    out[2].push_back(1e3 * (one.last_token_s - begin_s));
   }
   return out;
 }
 
-// Sorts `ours` into the order of `real`; false if the two sides have different ids.
+// Sorts `ours` into the order of `real`, without what `real` lacks; false if it has not all of real's ids.
 bool match_by_id(const std::vector<Request>& real, std::vector<Request>* ours) {
   std::map<std::string, const Request*> by_id;
   for (const Request& one : *ours) by_id.emplace(one.id, &one);
@@ -96,7 +102,32 @@ bool match_by_id(const std::vector<Request>& real, std::vector<Request>* ours) {
   return true;
 }
 
+bool all_have_arrivals(const std::vector<Request>& requests) {
+  return std::all_of(requests.begin(), requests.end(),
+                     [](const Request& one) { return one.arrival_s.has_value(); });
+}
+
+// What all requests of a pair must agree in.
+Result<void> check_pairs(const std::vector<Request>& real, const std::vector<Request>& ours, bool by_id) {
+  for (size_t i = 0; i < real.size(); ++i) {
+    if (real[i].input_tokens == ours[i].input_tokens && real[i].output_tokens == ours[i].output_tokens)
+      continue;
+    return make_error(
+        by_id ? "request " + real[i].id : fmt::format("request {}", i + 1),
+        fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
+                    real[i].output_tokens, ours[i].input_tokens, ours[i].output_tokens),
+        by_id ? "make the run from the trace that the log was observed with"
+              : "make the run from the same data set, in the same order");
+  }
+  return {};
+}
+
 }  // namespace
+
+Begins begins_of(const Request& first, const Request& second) {
+  if (first.arrival_s && second.arrival_s) return {*first.arrival_s, *second.arrival_s};
+  return {first.queued_s, second.queued_s};
+}
 
 Result<std::vector<Request>> parse_requests(std::string_view text, const std::string& name) {
   std::vector<Request> out;
@@ -121,7 +152,9 @@ Result<std::vector<Request>> parse_requests(std::string_view text, const std::st
 Result<Comparison> compare(const std::vector<Request>& real, const std::vector<Request>& ours, size_t skip) {
   std::vector<Request> matched = ours;
   Comparison out;
-  out.matched_by = match_by_id(real, &matched) ? "id" : "order";
+  const bool by_id = match_by_id(real, &matched);
+  out.matched_by = by_id ? "id" : "order";
+  out.not_in_log = ours.size() - matched.size();
   if (real.size() != matched.size()) {
     return make_error(
         "compare", fmt::format("the log has {} requests, the run finished {}", real.size(), matched.size()),
@@ -131,21 +164,15 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
     return make_error("--skip", fmt::format("{} of {} requests leave nothing to compare", skip, real.size()),
                       {});
   }
-  for (size_t i = 0; i < real.size(); ++i) {
-    if (real[i].input_tokens == matched[i].input_tokens && real[i].output_tokens == matched[i].output_tokens)
-      continue;
-    return make_error(
-        fmt::format("request {}", i + 1),
-        fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
-                    real[i].output_tokens, matched[i].input_tokens, matched[i].output_tokens),
-        "make the run from the same data set, in the same order");
-  }
+  if (Result<void> ok = check_pairs(real, matched, by_id); !ok) return tl::unexpected<Error>(ok.error());
   out.skipped = skip;
   out.requests = real.size() - skip;
   const auto rest = [&](const std::vector<Request>& all) {
     return std::vector<Request>(all.begin() + static_cast<std::ptrdiff_t>(skip), all.end());
   };
-  const auto theirs_ms = metrics_ms(rest(real)), ours_ms = metrics_ms(rest(matched));
+  out.from_arrival = all_have_arrivals(real) && all_have_arrivals(matched);
+  const auto theirs_ms = metrics_ms(rest(real), out.from_arrival),
+             ours_ms = metrics_ms(rest(matched), out.from_arrival);
   for (size_t metric = 0; metric < kComparedMetrics.size(); ++metric) {
     const auto a = statistics(theirs_ms[metric]), b = statistics(ours_ms[metric]);
     for (size_t i = 0; i < a.size(); ++i) {
@@ -160,7 +187,13 @@ std::string format_comparison(const Comparison& comparison, OutputFormat format)
   if (format == OutputFormat::kTable) {
     out = fmt::format("{} requests, matched by {}; the first {} are not scored.\n", comparison.requests,
                       comparison.matched_by, comparison.skipped);
-    out += "TTFT and latency count from queued_ts, as in vLLM's log; percentiles interpolate as numpy's.\n\n";
+    if (comparison.not_in_log > 0)
+      out += fmt::format("{} {} of the run {} not in the log.\n", comparison.not_in_log,
+                         plural(comparison.not_in_log, "request"), comparison.not_in_log == 1 ? "is" : "are");
+    out += comparison.from_arrival
+               ? "TTFT and latency count from arrival_time, when the client sends: with the front end.\n"
+               : "TTFT and latency count from queued_ts, as in vLLM's log: without the front end.\n";
+    out += "Percentiles interpolate as numpy's do.\n\n";
     out += fmt::format("  {:<10}{:<10}{:>14}{:>14}{:>14}\n", "metric", "", "real, ms", "kvtwin, ms",
                        "difference");
     for (const ComparedRow& row : comparison.rows) {
@@ -181,7 +214,8 @@ std::string format_comparison(const Comparison& comparison, OutputFormat format)
   all["requests"] = comparison.requests;
   all["skipped"] = comparison.skipped;
   all["matched_by"] = comparison.matched_by;
-  all["ttft"] = "first_token_ts - queued_ts";
+  all["not_in_log"] = comparison.not_in_log;
+  all["ttft"] = comparison.from_arrival ? "first_token_ts - arrival_time" : "first_token_ts - queued_ts";
   for (const ComparedRow& row : comparison.rows) {
     nlohmann::ordered_json line;
     line["metric"] = row.metric;

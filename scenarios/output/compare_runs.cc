@@ -102,7 +102,8 @@ std::optional<RunsComparison::SameRequests> same_requests(const ComparedRun& fir
     const Request& before = *found->second;
     if (before.input_tokens != one.input_tokens || before.output_tokens != one.output_tokens)
       return std::nullopt;
-    const double was = before.last_token_s - before.queued_s, is = one.last_token_s - one.queued_s;
+    const Begins begins = begins_of(before, one);
+    const double was = before.last_token_s - begins.first_s, is = one.last_token_s - begins.second_s;
     if (was <= 0) continue;
     percents.push_back(100 * (is - was) / was);
     out.faster += percents.back() < -1;

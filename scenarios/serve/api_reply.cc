@@ -79,13 +79,17 @@ std::string http_response(unsigned status, std::string_view content_type, std::s
 
 std::string error_response(const ApiError& error, bool close) {
   const bool later = error.status == 429 || error.status == 503;
-  return http_response(error.status, "application/json", error_object(error), close,
-                       later                 ? "Retry-After: 1\r\n"
-                       : error.status == 401 ? "WWW-Authenticate: Bearer\r\n"
-                                             : "");
+  const std::string headers = later                 ? "Retry-After: 1\r\n"
+                              : error.status == 401 ? "WWW-Authenticate: Bearer\r\n"
+                              : error.allow.empty() ? ""
+                                                    : "Allow: " + error.allow + "\r\n";
+  return http_response(error.status, "application/json", error_object(error), close, headers);
 }
 
+std::string engine_header(uint32_t engine) { return fmt::format("X-Kvtwin-Engine: {}\r\n", engine); }
+
 Reply::Reply(ReplyFacts facts) : facts_(std::move(facts)) {
+  if (!facts_.chat) facts_.tools.clear();
   head_ = fmt::format(R"({{"id":"{}-{:08x}","object":"{}","created":{},"model":{})",
                       facts_.chat ? "chatcmpl" : "cmpl", facts_.id,
                       facts_.chat ? "chat.completion.chunk" : "text_completion", facts_.created,
@@ -109,8 +113,9 @@ const char* Reply::finish_reason() const {
   return !facts_.stops ? "length" : facts_.tools.empty() ? "stop" : "tool_calls";
 }
 
-void Reply::begin_stream(bool close, std::string* out) const {
+void Reply::begin_stream(bool close, std::string_view headers, std::string* out) const {
   *out += "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n";
+  *out += headers;
   *out += close ? "Connection: close\r\n" : "";
   *out += "Transfer-Encoding: chunked\r\n\r\n";
   if (!facts_.chat) return;

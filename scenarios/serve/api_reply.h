@@ -28,17 +28,20 @@ struct ReplyFacts {
   std::string model;
   uint64_t seed = 0;  // of the generated text
   uint32_t prompt_tokens = 0;
-  bool stops = false;  // finish_reason: "stop", else "length"
-  std::vector<ToolCallReply> tools;
+  bool stops = false;                // finish_reason: "stop", else "length"
+  std::vector<ToolCallReply> tools;  // of chats; completions have none
 };
+
+// Names the engine that computed the prompt, as the label `engine` of /metrics does.
+std::string engine_header(uint32_t engine);
 
 // Formats one request's reply, as a stream or whole.
 class Reply {
  public:
   explicit Reply(ReplyFacts facts);
 
-  // The response's header, and in a chat the event that opens the message.
-  void begin_stream(bool close, std::string* out) const;
+  // The response's header, and in a chat the event that opens the message. `headers` are further ones.
+  void begin_stream(bool close, std::string_view headers, std::string* out) const;
   // The event of output token `index`.
   void add_token(uint32_t index, std::string* out) const;
   // Tool calls, finish_reason, usage and [DONE].

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace kvtwin::serve {
@@ -91,9 +92,19 @@ const RoleName* role_named(const std::string& name) {
   return nullptr;
 }
 
-Checked add_content(const json& message, const std::string& where, PromptTokens* out) {
+// An answer that called tools may have no text; all other messages have.
+bool may_lack_content(const json& message, Semantic role) {
+  if (role != Semantic::kAssistant) return false;
+  for (const char* const instead : {"tool_calls", "function_call", "refusal"}) {
+    if (field(message, instead) != nullptr) return true;
+  }
+  return false;
+}
+
+Checked add_content(const json& message, const std::string& where, Semantic role, PromptTokens* out) {
   const json* const content = field(message, "content");
-  if (content == nullptr) return {};
+  if (content == nullptr && may_lack_content(message, role)) return {};
+  if (content == nullptr) return wrong(where, fmt::format("'{}.content' is missing", where));
   if (content->is_string()) return out->add_text(content->get_ref<const std::string&>()), Checked{};
   if (!content->is_array())
     return wrong(where, fmt::format("'{}.content' must be a string or a list", where));
@@ -121,7 +132,7 @@ Checked add_message(const json& message, const std::string& where, PromptTokens*
                                     "right",
                                     where, name.substr(0, 40)));
   out->begin_message(role->semantic, role->semantic == Semantic::kUser);
-  if (Checked ok = add_content(message, where, out); !ok) return ok;
+  if (Checked ok = add_content(message, where, role->semantic, out); !ok) return ok;
   if (const json* const calls = field(message, "tool_calls"); calls != nullptr && !calls->empty())
     out->add_text(calls->dump(-1, ' ', false, json::error_handler_t::replace));
   out->end_message();
@@ -178,11 +189,26 @@ Checked read_limits(const json& body, ApiRequest* out) {
   return read_bool(body, "ignore_eos", &out->ignore_eos);
 }
 
+// Where `body` stops being JSON.
+tl::unexpected<ApiError> not_json(std::string_view body) {
+  size_t at = 1;  // counted from 1
+  try {
+    [[maybe_unused]] const json whole = json::parse(body);
+  } catch (const json::parse_error& error) {
+    at = std::max(error.byte, at);
+  }
+  const std::string_view before = body.substr(0, std::min(at - 1, body.size()));
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return wrong("", fmt::format("the body is not valid JSON: line {}, column {}{}",
+                               std::count(before.begin(), before.end(), '\n') + 1,
+                               before.size() - line_begin + 1, at > body.size() ? ", where it ends" : ""));
+}
+
 }  // namespace
 
 tl::expected<ApiRequest, ApiError> parse_api_request(bool chat, std::string_view body) {
   const json parsed = json::parse(body, nullptr, false);
-  if (parsed.is_discarded()) return wrong("", "the body is not valid JSON");
+  if (parsed.is_discarded()) return not_json(body);
   if (!parsed.is_object()) return wrong("", "the body must be a JSON object");
   ApiRequest out;
   out.chat = chat;

@@ -22,6 +22,7 @@ struct ApiError {
   std::string param{};                         // "": none
   std::string type = "invalid_request_error";  // or "server_error", "rate_limit_error", ...
   std::string code{};                          // "": none
+  std::string allow{};                         // methods that the path takes, with status 405
 };
 
 struct ApiRequest {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
@@ -15,7 +16,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr std::chrono::seconds kReadTimeout{75};  // of a request, and between two requests
+constexpr std::chrono::seconds kIdleTimeout{75};  // between two requests
+constexpr size_t kReadBytes = 4 << 10;            // of a request's first read
 constexpr std::chrono::seconds kDrainTimeout{2};
 constexpr size_t kDrainBytes = 64 << 10;
 constexpr uint32_t kHeaderBytesMax = 16 << 10;
@@ -30,6 +32,16 @@ bool equal_keys(std::string_view a, std::string_view b) {
 }
 
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
+
+// "Bearer KEY"; the scheme may be in any case.
+bool has_key(std::string_view header, std::string_view key) {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view scheme = header.substr(0, kScheme.size());
+  if (!beast::iequals({scheme.data(), scheme.size()}, {kScheme.data(), kScheme.size()})) return false;
+  header.remove_prefix(kScheme.size());
+  while (header.starts_with(' ')) header.remove_prefix(1);
+  return equal_keys(header, key);
+}
 
 }  // namespace
 
@@ -50,7 +62,18 @@ void HttpConnection::read_request() {
   parser_->body_limit(host_.options().body_bytes_max);
   parser_->header_limit(kHeaderBytesMax);
   reading_ = true;
-  stream_.expires_after(kReadTimeout);
+  if (buffer_.size() > 0) return read_header();
+  stream_.expires_after(kIdleTimeout);
+  stream_.async_read_some(buffer_.prepare(kReadBytes), [self = shared_from_this()](Code error, size_t bytes) {
+    if (error) return self->failed_to_read(error);
+    self->buffer_.commit(bytes);
+    self->read_header();
+  });
+}
+
+void HttpConnection::read_header() {
+  if (is_closed_) return;
+  stream_.expires_after(std::chrono::nanoseconds(host_.options().stall.ns));
   http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](Code error, size_t) {
     if (error) return self->failed_to_read(error);
     self->reading_ = false;
@@ -68,7 +91,7 @@ std::optional<ApiError> HttpConnection::check_header() const {
   const ServerOptions& options = host_.options();
   const std::string_view path = view(message.target());
   if (!options.api_key.empty() && path.starts_with("/v1") &&
-      !equal_keys(view(message[http::field::authorization]), "Bearer " + options.api_key))
+      !has_key(view(message[http::field::authorization]), options.api_key))
     return ApiError{.status = 401,
                     .message = "the API key is missing or wrong",
                     .type = "invalid_request_error",
@@ -87,11 +110,20 @@ void HttpConnection::read_body() {
     Code error;
     asio::write(stream_.socket(), asio::buffer(kContinue.data(), kContinue.size()), error);
   }
-  stream_.expires_after(kReadTimeout);
-  http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](Code error, size_t) {
+  parser_->eager(true);
+  read_more();
+}
+
+void HttpConnection::read_more() {
+  if (is_closed_) return;
+  if (parser_->is_done()) {
+    stream_.expires_never();
+    return route();
+  }
+  stream_.expires_after(std::chrono::nanoseconds(host_.options().stall.ns));
+  http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](Code error, size_t) {
     if (error) return self->failed_to_read(error);
-    self->stream_.expires_never();
-    self->route();
+    self->read_more();
   });
 }
 
@@ -127,30 +159,35 @@ void HttpConnection::route() {
   const bool chat = path == "/v1/chat/completions";
   if (chat || path == "/v1/completions") {
     if (message.method() != http::verb::post)
-      return reply(ApiError{.status = 405, .message = path + " takes POST"});
+      return reply(ApiError{.status = 405, .message = path + " takes POST", .allow = "POST"});
     return host_.take_request(shared_from_this(), chat, session_header(), std::move(parser_->get().body()));
   }
-  if (message.method() != http::verb::get)
-    return reply(ApiError{.status = 404,
-                          .message = fmt::format("there is no {} {}", view(message.method_string()), path)});
+  if (!known_get(path)) return reply(ApiError{.status = 404, .message = "there is no " + path});
+  if (message.method() != http::verb::get && message.method() != http::verb::head)
+    return reply(ApiError{.status = 405, .message = path + " takes GET and HEAD", .allow = "GET, HEAD"});
   route_get(path);
+}
+
+bool HttpConnection::known_get(const std::string& path) const {
+  for (const char* const known : {"/v1/models", "/metrics", "/health", "/ping", "/version"}) {
+    if (path == known) return true;
+  }
+  return path == "/v1/models/" + host_.options().model;
 }
 
 void HttpConnection::route_get(const std::string& path) {
   const auto good = [this](std::string_view type, const std::string& body) {
     reply(http_response(200, type, body, closing()));
   };
-  if (path == "/v1/models" || path == "/v1/models/" + host_.options().model)
-    return good("application/json", path == "/v1/models"
-                                        ? fmt::format(R"({{"object":"list","data":[{}]}})", models_body())
-                                        : models_body());
+  if (path == "/v1/models")
+    return good("application/json", fmt::format(R"({{"object":"list","data":[{}]}})", models_body()));
+  if (path.starts_with("/v1/models/")) return good("application/json", models_body());
   if (path == "/metrics") return good("text/plain; version=0.0.4; charset=utf-8", host_.metrics());
   if (path == "/health" || path == "/ping") {
     if (!host_.stopping()) return good("application/json", "");
     return reply(ApiError{.status = 503, .message = "the server is stopping", .type = "server_error"});
   }
-  if (path == "/version") return good("application/json", R"({"version":"kvtwin"})");
-  reply(ApiError{.status = 404, .message = "there is no " + path});
+  good("application/json", R"({"version":"kvtwin"})");
 }
 
 std::string HttpConnection::models_body() const {
@@ -159,7 +196,15 @@ std::string HttpConnection::models_body() const {
                      options.model, options.context_tokens_max);
 }
 
+void HttpConnection::reply(const ApiError& error) {
+  host_.refused();
+  reply(error_response(error, closing()));
+}
+
 void HttpConnection::reply(std::string response) {
+  // The answer to HEAD is that to GET without its body.
+  if (parser_ && parser_->get().method() == http::verb::head)
+    response.resize(std::min(response.size(), response.find("\r\n\r\n") + 4));
   out_ += response;
   response_pending_ = true;
   flush();
@@ -190,12 +235,11 @@ void HttpConnection::take(const Progress& progress) {
   if (!running_) return;
   Running& running = *running_;
   running.known = std::max(running.known, progress.tokens);
+  running.engine = progress.engine;
   if (progress.kind != Progress::Kind::kToken) running.end = progress;
   if (running.stream) {
-    const uint32_t before = running.sent;
+    while (running.sent + running.times.size() < running.known) running.times.push_back(progress.at);
     pump();
-    if (progress.kind == Progress::Kind::kToken && (!running_ || running_->sent > before))
-      host_.token_sent(progress);
   } else if (running.end) {
     end_reply();
   }
@@ -208,10 +252,14 @@ void HttpConnection::pump() {
     Running& running = *running_;
     if (!running.began && running.known > 0) {
       running.began = true;
-      running.reply.begin_stream(closing(), &out_);
+      running.reply.begin_stream(closing(), engine_header(raw(running.engine)), &out_);
     }
-    while (running.sent < running.known && out_.size() - out_begin_ < room)
+    while (running.sent < running.known && out_.size() - out_begin_ < room) {
       running.reply.add_token(running.sent++, &out_);
+      unwritten_.push_back(
+          {running.request, running.sent, running.times.front(), written_ + (out_.size() - out_begin_)});
+      running.times.pop_front();
+    }
     if (running.end && running.sent == running.known) return end_reply();
     flush();
     if (waiting_to_write_ || (running_ && running_->sent == running_->known)) return;
@@ -233,8 +281,8 @@ void HttpConnection::end_reply() {
   } else if (running.stream) {
     running.reply.end_stream(end.tokens, end.cached_tokens, &out_);
   } else {
-    out_ +=
-        http_response(200, "application/json", running.reply.whole(end.tokens, end.cached_tokens), closing());
+    out_ += http_response(200, "application/json", running.reply.whole(end.tokens, end.cached_tokens),
+                          closing(), engine_header(raw(end.engine)));
   }
   response_pending_ = true;
   flush();
@@ -265,6 +313,11 @@ void HttpConnection::flush() {
 void HttpConnection::wrote(size_t bytes) {
   last_write_ = std::chrono::steady_clock::now();
   out_begin_ += bytes;
+  written_ += bytes;
+  for (; !unwritten_.empty() && unwritten_.front().end <= written_; unwritten_.pop_front()) {
+    const Unwritten& token = unwritten_.front();
+    host_.token_sent(token.request, token.token, token.at);
+  }
   if (out_begin_ < out_.size() && out_begin_ < host_.options().stream_buffer) return;
   out_.erase(0, out_begin_);
   out_begin_ = 0;
@@ -274,8 +327,13 @@ void HttpConnection::finish_response() {
   response_pending_ = false;
   if (running_) {
     const RequestId request = running_->request;
+    const Progress::Kind kind = running_->end->kind;
+    const ReplyEnd end = kind == Progress::Kind::kFinished   ? ReplyEnd::kAnswered
+                         : kind == Progress::Kind::kRejected ? ReplyEnd::kRefused
+                                                             : ReplyEnd::kCut;
+    const uint32_t whole = running_->stream || end != ReplyEnd::kAnswered ? 0 : running_->end->tokens;
     running_.reset();
-    host_.reply_ended(request);
+    host_.reply_ended(request, end, whole);
   }
   if (closing()) {
     Code ignored;

@@ -8,6 +8,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@ namespace kvtwin::serve {
 
 class HttpConnection;
 
+// How a request that reached the simulation ended for its client.
+enum class ReplyEnd : uint8_t { kAnswered, kRefused, kCut };
+
 // ConnectionHost is the server, as its connections use it. All members are called in the server's thread.
 class ConnectionHost {
  public:
@@ -29,9 +33,13 @@ class ConnectionHost {
   // A request's body is complete. The host parses it and calls connection->start_reply() or reply().
   virtual void take_request(std::shared_ptr<HttpConnection> connection, bool chat, std::string session,
                             std::string body) = 0;
-  virtual void reply_ended(RequestId request) = 0;
+  // `whole_tokens`: of an answer that was not streamed.
+  virtual void reply_ended(RequestId request, ReplyEnd end, uint32_t whole_tokens) = 0;
   virtual void client_went_away(RequestId request) = 0;
-  virtual void token_sent(const Progress& token) = 0;
+  // A request was answered with an error before it reached the simulation.
+  virtual void refused() = 0;
+  // The bytes of a stream's token, counted from 1, were given to the socket; the token existed at `at`.
+  virtual void token_sent(RequestId request, uint32_t token, Instant at) = 0;
   virtual void closed(HttpConnection* connection) = 0;
 };
 
@@ -48,7 +56,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
 
   // A complete response.
   void reply(std::string response);
-  void reply(const ApiError& error) { reply(error_response(error, closing())); }
+  void reply(const ApiError& error);
   // The request has been sent to the simulation; take() follows.
   void start_reply(RequestId request, bool stream, Reply reply);
   void take(const Progress& progress);
@@ -62,15 +70,27 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     RequestId request{};
     bool stream = false, began = false, watching = false;
     Reply reply;
-    uint32_t known = 0, sent = 0;  // tokens
+    uint32_t known = 0, sent = 0;  // tokens; sent: they are in out_
+    EngineId engine{};
+    std::deque<Instant> times{};  // of the tokens that are known and not sent
     std::optional<Progress> end{};
     bool complete = false;  // all of the reply is in out_
   };
 
+  struct Unwritten {
+    RequestId request{};
+    uint32_t token = 0;
+    Instant at{};
+    uint64_t end = 0;  // of its bytes in the stream
+  };
+
   bool closing() const;
+  void read_header();
   void read_body();
+  void read_more();
   void failed_to_read(Code error);
   void route();
+  bool known_get(const std::string& path) const;
   void route_get(const std::string& path);
   std::string models_body() const;
   std::optional<ApiError> check_header() const;
@@ -91,6 +111,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   std::optional<Running> running_;
   std::string out_;
   size_t out_begin_ = 0;
+  uint64_t written_ = 0;             // bytes, of all responses
+  std::deque<Unwritten> unwritten_;  // tokens in out_
   bool keep_alive_ = true, waiting_to_write_ = false, reading_ = false, is_closed_ = false;
   bool response_pending_ = false;  // out_ ends with the end of a response
   std::chrono::steady_clock::time_point last_write_{};

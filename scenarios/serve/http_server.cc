@@ -52,7 +52,38 @@ sigset_t block_stop_signals() {
   return set;
 }
 
+// Of a name with several addresses, IPv4 first: clients try localhost's 127.0.0.1 in any case.
+Result<asio::ip::address> address_of(const std::string& host) {
+  asio::io_context io;
+  Code error;
+  const auto found = Tcp::resolver(io).resolve(host, "", error);
+  if (error || found.empty())
+    return make_error("--host=" + host, "is neither an IP address nor the name of a host",
+                      "--host=127.0.0.1, or 0.0.0.0 for every address");
+  for (const auto& entry : found) {
+    if (entry.endpoint().address().is_v4()) return entry.endpoint().address();
+  }
+  return found.begin()->endpoint().address();
+}
+
 }  // namespace
+
+Result<void> check_host(const std::string& host) {
+  const Result<asio::ip::address> address = address_of(host);
+  if (!address) return tl::unexpected<Error>(address.error());
+  asio::io_context io;
+  Tcp::acceptor acceptor(io);
+  const Tcp::endpoint endpoint(*address, 0);
+  Code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.bind(endpoint, error);
+  using boost::system::errc::address_not_available;
+  if (error != make_error_condition(address_not_available) &&
+      error != asio::error::address_family_not_supported)
+    return {};
+  return make_error("--host=" + host, "is no address of this machine",
+                    "--host=127.0.0.1, or 0.0.0.0 for every address");
+}
 
 struct HttpServer::State final : ConnectionHost {
   State(ServerOptions given, const WallClock& wall, TraceReplies* replies)
@@ -74,9 +105,10 @@ struct HttpServer::State final : ConnectionHost {
   std::string metrics() override { return metrics_text(); }
   void take_request(std::shared_ptr<HttpConnection> connection, bool chat, std::string session,
                     std::string body) override;
-  void reply_ended(RequestId request) override { forget(request); }
+  void reply_ended(RequestId request, ReplyEnd end, uint32_t whole_tokens) override;
   void client_went_away(RequestId request) override;
-  void token_sent(const Progress& token) override;
+  void refused() override { ++counts.refused; }
+  void token_sent(RequestId request, uint32_t token, Instant at) override;
   void closed(HttpConnection* connection) override { connections.erase(connection); }
 
   void watch_signals();
@@ -87,11 +119,11 @@ struct HttpServer::State final : ConnectionHost {
                                const TraceReply** answer);
   void admit(const std::shared_ptr<HttpConnection>& connection, ApiRequest api,
              std::unique_ptr<LiveRequest> live, const TraceReply* answer);
-  void refuse(const std::shared_ptr<HttpConnection>& connection, const ApiError& error);
   void collect();
   void send_due();
   void write_log();
-  void forget(RequestId request);
+  bool forget(RequestId request);
+  void end_if_done();
   void sweep();
   void begin_stop();
   void end_stop();
@@ -110,7 +142,13 @@ struct HttpServer::State final : ConnectionHost {
   LiveClient* client = nullptr;
   std::function<std::string()> metrics_text;
   std::FILE* log = nullptr;
-  std::vector<std::pair<Progress, WallClock::TimePoint>> log_rows;  // not written yet
+  struct SentToken {
+    RequestId request{};
+    uint32_t token = 0;
+    Instant at{};
+    WallClock::TimePoint sent;
+  };
+  std::vector<SentToken> log_rows;  // not written yet
 
   bool is_stopping = false, ended = false;
   uint32_t next_id = 0, parsing = 0;
@@ -129,11 +167,10 @@ Result<void> HttpServer::listen() {
   State& s = *state_;
   const std::string where = fmt::format("--host={} --port={}", s.options_.host, s.options_.port);
   raise_open_files();
+  const Result<asio::ip::address> address = address_of(s.options_.host);
+  if (!address) return tl::unexpected<Error>(address.error());
+  const Tcp::endpoint endpoint(*address, s.options_.port);
   Code error;
-  const asio::ip::address address = asio::ip::make_address(s.options_.host, error);
-  if (error)
-    return make_error(where, "the host is not an IP address", "--host=127.0.0.1, or 0.0.0.0 for every one");
-  const Tcp::endpoint endpoint(address, s.options_.port);
   s.acceptor.open(endpoint.protocol(), error);
   if (!error) s.acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) s.acceptor.bind(endpoint, error);
@@ -216,21 +253,17 @@ void HttpServer::State::accepted(Tcp::socket socket) {
   connection->close();
 }
 
-void HttpServer::State::refuse(const std::shared_ptr<HttpConnection>& connection, const ApiError& error) {
-  ++counts.refused;
-  connection->reply(error);
-}
-
 void HttpServer::State::take_request(std::shared_ptr<HttpConnection> connection, bool chat,
                                      std::string session, std::string body) {
   if (is_stopping)
-    return refuse(connection, {.status = 503, .message = "the server is stopping", .type = "server_error"});
+    return connection->reply(
+        ApiError{.status = 503, .message = "the server is stopping", .type = "server_error"});
   if (streams.size() + parsing >= options_.streams_max)
-    return refuse(connection, {.status = 429,
-                               .message = fmt::format("{} requests are running; this server takes no more",
-                                                      options_.streams_max),
-                               .type = "rate_limit_error",
-                               .code = "rate_limit_exceeded"});
+    return connection->reply(ApiError{
+        .status = 429,
+        .message = fmt::format("{} requests are running; this server takes no more", options_.streams_max),
+        .type = "rate_limit_error",
+        .code = "rate_limit_exceeded"});
   ++parsing;
   const Instant arrived = clock.now();
   asio::post(parser, [this, connection, chat, arrived, session = std::move(session), body = std::move(body)] {
@@ -247,7 +280,8 @@ void HttpServer::State::take_request(std::shared_ptr<HttpConnection> connection,
     if (wrong)
       return asio::post(io, [this, connection, error = std::move(*wrong)] {
         --parsing;
-        refuse(connection, error);
+        connection->reply(error);
+        end_if_done();
       });
     asio::post(io, [this, connection, api = std::move(*api), live = std::move(live), answer]() mutable {
       --parsing;
@@ -272,12 +306,19 @@ std::optional<ApiError> HttpServer::State::plan(ApiRequest* api, const std::stri
                         : options_.context_tokens_max > prompt ? options_.context_tokens_max - prompt
                                                                : 0;
   const uint32_t asked = api->max_tokens.value_or(1);
+  const char* const prompt_field = api->chat ? "messages" : "prompt";
+  if (room == 0)
+    return ApiError{.message = fmt::format("this model's maximum context length is {} tokens, and the prompt "
+                                           "has {}: no token can follow it",
+                                           options_.context_tokens_max, prompt),
+                    .param = prompt_field,
+                    .code = "context_length_exceeded"};
   if (asked > room)
     return ApiError{
         .message = fmt::format("this model's maximum context length is {} tokens; the prompt has {} and "
                                "{} more are asked for",
                                options_.context_tokens_max, prompt, asked),
-        .param = api->max_tokens ? "max_tokens" : "prompt",
+        .param = "max_tokens",
         .code = "context_length_exceeded"};
   const bool natural = *answer != nullptr && !api->ignore_eos;
   uint32_t output = natural           ? (*answer)->output_tokens
@@ -297,7 +338,6 @@ std::optional<ApiError> HttpServer::State::plan(ApiRequest* api, const std::stri
 void HttpServer::State::admit(const std::shared_ptr<HttpConnection>& connection, ApiRequest api,
                               std::unique_ptr<LiveRequest> live, const TraceReply* answer) {
   const RequestId id{next_id++};
-  ++counts.requests;
   live->id = id;
   ReplyFacts facts;
   facts.chat = api.chat;
@@ -316,14 +356,24 @@ void HttpServer::State::admit(const std::shared_ptr<HttpConnection>& connection,
   connection->start_reply(id, api.stream, Reply(std::move(facts)));
 }
 
-void HttpServer::State::client_went_away(RequestId request) {
-  ++counts.disconnected;
-  client->cancel(request);
-  forget(request);
+void HttpServer::State::reply_ended(RequestId request, ReplyEnd end, uint32_t whole_tokens) {
+  if (!forget(request)) return;
+  ++(end == ReplyEnd::kAnswered ? counts.answered : end == ReplyEnd::kRefused ? counts.refused : counts.cut);
+  counts.tokens += whole_tokens;
+  end_if_done();
 }
 
-void HttpServer::State::forget(RequestId request) {
-  streams.erase(raw(request));
+void HttpServer::State::client_went_away(RequestId request) {
+  client->cancel(request);
+  if (!forget(request)) return;
+  ++counts.cancelled;
+  end_if_done();
+}
+
+// False if the request has been counted already: the server stops.
+bool HttpServer::State::forget(RequestId request) { return streams.erase(raw(request)) > 0; }
+
+void HttpServer::State::end_if_done() {
   if (is_stopping && streams.empty() && parsing == 0) end_stop();
 }
 
@@ -351,20 +401,21 @@ void HttpServer::State::send_due() {
   });
 }
 
-void HttpServer::State::token_sent(const Progress& token) {
+void HttpServer::State::token_sent(RequestId request, uint32_t token, Instant at) {
   ++counts.tokens;
   if (log == nullptr) return;
-  log_rows.push_back({token, std::chrono::steady_clock::now()});
+  log_rows.push_back({request, token, at, std::chrono::steady_clock::now()});
 }
 
 // Outside of a burst of tokens.
 void HttpServer::State::write_log() {
+  if (log == nullptr) return;
   const auto ns = [](WallClock::TimePoint at) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
   };
-  for (const auto& [token, sent] : log_rows)
-    fmt::print(log, "{},{},{},{},{}\n", raw(token.request), token.tokens, token.at.ns,
-               ns(clock.wall(token.at)), ns(sent));
+  for (const SentToken& row : log_rows)
+    fmt::print(log, "{},{},{},{},{}\n", raw(row.request), row.token, row.at.ns, ns(clock.wall(row.at)),
+               ns(row.sent));
   log_rows.clear();
 }
 
@@ -378,6 +429,7 @@ void HttpServer::State::sweep() {
       if (auto connection = weak.lock()) all.push_back(std::move(connection));
     }
     for (const auto& connection : all) connection->close_if_stalled(since);
+    write_log();  // of tokens that were sent when slow clients read
     sweep();
   });
 }
@@ -401,11 +453,13 @@ void HttpServer::State::begin_stop() {
 void HttpServer::State::end_stop() {
   if (std::exchange(ended, true)) return;
   is_stopping = true;
-  const auto left = streams;
+  const auto left = std::exchange(streams, {});
+  counts.cut += left.size() + parsing;
   for (const auto& [id, connection] : left) {
     client->cancel(RequestId{id});
     connection->abandon();
   }
+  write_log();
   client->stop();
   io.stop();
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/plural.h"
 #include "engine/methods/traits.h"
 
 namespace kvtwin::serve {
@@ -21,6 +22,7 @@ class Packer {
  public:
   Packer() { msgpack_packer_init(&packer_, &buffer_, append); }
   void array(size_t size) { msgpack_pack_array(&packer_, size); }
+  void map(size_t size) { msgpack_pack_map(&packer_, size); }
   void number(uint64_t value) { msgpack_pack_uint64(&packer_, value); }
   void real(double value) { msgpack_pack_double(&packer_, value); }
   void nil() { msgpack_pack_nil(&packer_); }
@@ -39,22 +41,77 @@ class Packer {
   msgpack_packer packer_;
 };
 
+// Writes the fields of one event, as a map or as an array.
+class EventPacker {
+ public:
+  // `fields` of the map besides its type; `places` of the array after its name.
+  EventPacker(Packer* out, KvEventLayout layout, const char* name, size_t fields, size_t places)
+      : out_(*out), maps_(layout == KvEventLayout::kMaps) {
+    if (maps_) {
+      out_.map(fields + 1);
+      out_.text("type");
+    } else {
+      out_.array(places + 1);
+    }
+    out_.text(name);
+  }
+  Packer& field(const char* name) {
+    if (maps_) out_.text(name);
+    return out_;
+  }
+
+ private:
+  Packer& out_;
+  const bool maps_;
+};
+
+// The model has one group of layers with one kind of attention: vLLM's group 0.
+constexpr uint64_t kGroup = 0;
+
 void pack_stored(const std::vector<BlockStored>& stored, size_t begin, size_t end, uint32_t block_tokens,
-                 Packer* out) {
-  out->array(8);
-  out->text("BlockStored");
-  out->array(end - begin);
+                 KvEventLayout layout, Packer* out) {
+  EventPacker event(out, layout, "BlockStored", 10, 7);
+  event.field("block_hashes").array(end - begin);
   for (size_t i = begin; i < end; ++i) out->number(stored[i].hash);
+  event.field("parent_block_hash");
   stored[begin].parent == 0 ? out->nil() : out->number(stored[begin].parent);
-  out->array((end - begin) * block_tokens);
+  event.field("token_ids").array((end - begin) * block_tokens);
   for (size_t i = begin; i < end; ++i) {
     for (const uint32_t id : stored[i].token_ids) out->number(id);
   }
-  out->number(block_tokens);
-  out->nil();
-  out->text("GPU");
-  out->nil();
+  event.field("block_size").number(block_tokens);
+  event.field("lora_id").nil();
+  event.field("medium").text("GPU");
+  event.field("lora_name").nil();
+  if (layout == KvEventLayout::kArrays) return;
+  event.field("extra_keys").array(end - begin);  // of multimodal content, adapters and salts: none
+  for (size_t i = begin; i < end; ++i) out->nil();
+  event.field("group_idx").number(kGroup);
+  event.field("kv_cache_spec_kind").text("full_attention");
 }
+
+void pack_removed(const std::vector<uint64_t>& hashes, KvEventLayout layout, Packer* out) {
+  EventPacker event(out, layout, "BlockRemoved", 3, 2);
+  event.field("block_hashes").array(hashes.size());
+  for (const uint64_t hash : hashes) out->number(hash);
+  event.field("medium").text("GPU");
+  if (layout == KvEventLayout::kMaps) event.field("group_idx").number(kGroup);
+}
+
+constexpr std::string_view kTcp = "tcp://";
+
+// The port at the end of an endpoint: a number, or * for any; number 0: neither.
+struct PortText {
+  explicit PortText(const std::string& endpoint) : colon(endpoint.rfind(':')) {
+    const std::string text = colon == std::string::npos ? "" : endpoint.substr(colon + 1);
+    any = text == "*";
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) number = 0;
+  }
+  size_t colon;
+  bool any = false;
+  uint32_t number = 0;
+};
 
 // Ends of the chains in `stored`: [0, ends[0]), [ends[0], ends[1]), ...
 std::vector<size_t> chain_ends(const std::vector<BlockStored>& stored) {
@@ -67,28 +124,20 @@ std::vector<size_t> chain_ends(const std::vector<BlockStored>& stored) {
 
 }  // namespace
 
-std::string pack_batch(const KvEventBatch& batch, double unix_s, uint32_t block_tokens, uint32_t engine) {
+std::string pack_batch(const KvEventBatch& batch, double unix_s, uint32_t block_tokens, uint32_t engine,
+                       KvEventLayout layout) {
   const std::vector<size_t> ends = chain_ends(batch.stored);
   Packer out;
   out.array(3);
   out.real(unix_s);
   out.array((batch.removed.empty() ? 0 : 1) + ends.size() + (batch.cleared ? 1 : 0));
-  if (!batch.removed.empty()) {
-    out.array(3);
-    out.text("BlockRemoved");
-    out.array(batch.removed.size());
-    for (const uint64_t hash : batch.removed) out.number(hash);
-    out.text("GPU");
-  }
+  if (!batch.removed.empty()) pack_removed(batch.removed, layout, &out);
   size_t begin = 0;
   for (const size_t end : ends) {
-    pack_stored(batch.stored, begin, end, block_tokens, &out);
+    pack_stored(batch.stored, begin, end, block_tokens, layout, &out);
     begin = end;
   }
-  if (batch.cleared) {
-    out.array(1);
-    out.text("AllBlocksCleared");
-  }
+  if (batch.cleared) EventPacker(&out, layout, "AllBlocksCleared", 0, 0);
   out.number(engine);
   return out.take();
 }
@@ -207,17 +256,19 @@ KvEventSockets::~KvEventSockets() {
 
 const std::vector<std::string>& KvEventSockets::endpoints() const { return state_->endpoints; }
 
+Result<void> KvEventSockets::check(const std::string& endpoint, size_t engines) {
+  const PortText port(endpoint);
+  const bool host = port.colon != std::string::npos && port.colon > kTcp.size();
+  if (endpoint.starts_with(kTcp) && host && (port.any || (port.number > 0 && port.number + engines <= 65536)))
+    return {};
+  return make_error("--kv-events=" + endpoint,
+                    fmt::format("is not an endpoint for {} {}", engines, plural(engines, "engine")),
+                    "tcp://127.0.0.1:5557; port * takes free ones");
+}
+
 Result<void> KvEventSockets::bind(const std::string& endpoint, const std::string& topic, size_t engines) {
   const std::string where = "--kv-events=" + endpoint;
-  const size_t colon = endpoint.rfind(':');
-  const std::string port_text = colon == std::string::npos ? "" : endpoint.substr(colon + 1);
-  uint32_t port = 0;
-  const auto parsed = std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
-  const bool number = !port_text.empty() && parsed.ptr == port_text.data() + port_text.size() && port > 0 &&
-                      port + engines <= 65536;
-  if (!endpoint.starts_with("tcp://") || (!number && port_text != "*"))
-    return make_error(where, "is not an endpoint for " + std::to_string(engines) + " engines",
-                      "tcp://127.0.0.1:5557; port * takes free ones");
+  const PortText port(endpoint);
   state_->topic = topic;
   state_->context = zmq_ctx_new();
   for (size_t i = 0; i < engines; ++i) {
@@ -226,7 +277,8 @@ Result<void> KvEventSockets::bind(const std::string& endpoint, const std::string
     const int linger = 200;  // milliseconds at the end, for the last messages
     zmq_setsockopt(socket, ZMQ_SNDHWM, &kWaitingMessages, sizeof kWaitingMessages);
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-    const std::string own = number ? endpoint.substr(0, colon + 1) + std::to_string(port + i) : endpoint;
+    const std::string own =
+        port.any ? endpoint : endpoint.substr(0, port.colon + 1) + std::to_string(port.number + i);
     if (zmq_bind(socket, own.c_str()) != 0)
       return make_error(where, fmt::format("cannot bind {}: {}", own, zmq_strerror(zmq_errno())));
     std::array<char, 256> bound{};

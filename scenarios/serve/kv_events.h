@@ -1,6 +1,13 @@
 // KvEvents publishes which blocks the prefix caches hold, as vLLM does (vllm/distributed/kv_events.py): a
 // ZeroMQ PUB socket per engine; each message is [topic, sequence number (8 bytes, big-endian), payload]; the
-// payload is a msgpack array [ts, events, data_parallel_rank], an event an array that begins with its name:
+// payload is a msgpack array [ts, events, data_parallel_rank]. Since vLLM 0.24 an event is a map:
+//
+//   {type: "BlockStored", block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium, lora_name,
+//    extra_keys, group_idx, kv_cache_spec_kind}
+//   {type: "BlockRemoved", block_hashes, medium, group_idx}
+//   {type: "AllBlocksCleared"}
+//
+// and before it was an array that begins with its name:
 //
 //   ["BlockStored", block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium, lora_name]
 //   ["BlockRemoved", block_hashes, medium]
@@ -40,8 +47,11 @@ struct KvEventBatch {
   bool empty() const { return removed.empty() && stored.empty() && !cleared; }
 };
 
+enum class KvEventLayout : uint8_t { kMaps, kArrays };
+
 // The payload of a message. Consecutive blocks of one chain are one BlockStored.
-std::string pack_batch(const KvEventBatch& batch, double unix_s, uint32_t block_tokens, uint32_t engine);
+std::string pack_batch(const KvEventBatch& batch, double unix_s, uint32_t block_tokens, uint32_t engine,
+                       KvEventLayout layout);
 
 class KvEvents final : public Observer {
  public:
@@ -84,8 +94,10 @@ class KvEventSockets {
   KvEventSockets();
   ~KvEventSockets();
 
+  // Error: `endpoint` is none of ZeroMQ's for so many engines.
+  static Result<void> check(const std::string& endpoint, size_t engines);
   // Binds one socket per engine: `endpoint`'s port is the first engine's, the next ones follow; port * takes
-  // free ones. Errors: an endpoint that cannot be bound.
+  // free ones. REQUIRES: check(). Errors: an endpoint that cannot be bound.
   Result<void> bind(const std::string& endpoint, const std::string& topic, size_t engines);
   const std::vector<std::string>& endpoints() const;
   void publish(EngineId engine, const std::string& payload);

@@ -15,8 +15,8 @@ LiveClient::LiveClient(const WallClock& clock, const Options& options, std::func
 void LiveClient::submit(std::unique_ptr<LiveRequest> request) {
   {
     const std::lock_guard lock(mutex_);
-    const Instant at = request->arrived;
-    inbox_.push_back({std::move(request), {}, at});
+    const Instant at = request->arrived + options_.front_end.of(request->prompt.count());
+    inbox_.emplace(at, Item{std::move(request), {}});
   }
   arrived_.notify_one();
 }
@@ -24,7 +24,11 @@ void LiveClient::submit(std::unique_ptr<LiveRequest> request) {
 void LiveClient::cancel(RequestId request) {
   {
     const std::lock_guard lock(mutex_);
-    inbox_.push_back({nullptr, request, clock_.now()});
+    const auto waiting = std::find_if(inbox_.begin(), inbox_.end(), [request](const auto& item) {
+      return item.second.request && item.second.request->id == request;
+    });
+    if (waiting != inbox_.end()) return void(inbox_.erase(waiting));  // still in the front end
+    inbox_.emplace(clock_.now(), Item{nullptr, request});
   }
   arrived_.notify_one();
 }
@@ -68,8 +72,18 @@ void LiveClient::wake(Instant now, ClientEvents* events) {
 // Returns false if wake() has nothing to send yet; wake_at_ then says when it has.
 bool LiveClient::wait_for_arrival(Instant now) {
   std::unique_lock lock(mutex_);
-  arrived_.wait(lock, [this] { return !inbox_.empty() || stopping_; });
-  wake_at_ = inbox_.empty() ? kNever : inbox_.front().at;
+  while (!stopping_) {
+    if (inbox_.empty()) {
+      arrived_.wait(lock);
+      continue;
+    }
+    // An earlier one may come in while the first is in the front end.
+    const WallClock::TimePoint due = clock_.wall(inbox_.begin()->first);
+    if (due <= std::chrono::steady_clock::now()) break;
+    arrived_.wait_until(lock, due);
+  }
+  if (stopping_) inbox_.clear();
+  wake_at_ = inbox_.empty() ? kNever : inbox_.begin()->first;
   return !inbox_.empty() && wake_at_ <= now;
 }
 
@@ -78,11 +92,8 @@ void LiveClient::deliver(Instant now, ClientEvents* events) {
   bool stopping = false;
   {
     const std::lock_guard lock(mutex_);
-    // An item may have been stamped before the one in front of it was: the order is that of coming in.
-    while (!inbox_.empty() && inbox_.front().at <= now) {
-      items.push_back(std::move(inbox_.front()));
-      inbox_.pop_front();
-    }
+    while (!inbox_.empty() && inbox_.begin()->first <= now)
+      items.push_back(std::move(inbox_.extract(inbox_.begin()).mapped()));
     stopping = stopping_;
     lag_ = std::max(
         Duration{},
@@ -157,7 +168,8 @@ void LiveClient::end_oldest_session(ClientEvents* events) {
 
 void LiveClient::tokens_emitted(Instant now, RequestId request, uint32_t tokens, ClientEvents*) {
   const LiveRequest* const live = find(request);
-  if (live != nullptr) report({request, Progress::Kind::kToken, tokens, live->cached_tokens, now});
+  if (live != nullptr)
+    report({request, Progress::Kind::kToken, tokens, live->cached_tokens, now, live->engine});
 }
 
 void LiveClient::request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
@@ -165,13 +177,13 @@ void LiveClient::request_finished(Instant now, RequestId request, uint32_t token
   const LiveRequest* const live = find(request);
   if (live == nullptr) return;
   const auto kind = cancelled ? Progress::Kind::kCancelled : Progress::Kind::kFinished;
-  report({request, kind, tokens, live->cached_tokens, now});
+  report({request, kind, tokens, live->cached_tokens, now, live->engine});
   ended(request, events);
 }
 
 void LiveClient::request_rejected(Instant now, RequestId request, ClientEvents* events) {
   if (find(request) == nullptr) return;
-  report({request, Progress::Kind::kRejected, 0, 0, now});
+  report({request, Progress::Kind::kRejected, 0, 0, now, {}});
   ended(request, events);
 }
 
@@ -206,6 +218,7 @@ void LiveClient::saw_command(Instant, const Command& command) {
     if (!entry.first) continue;
     const auto found = requests_.find(raw(entry.request));
     if (found == requests_.end() || std::exchange(found->second->admitted, true)) continue;
+    found->second->engine = launch->engine;
     found->second->cached_tokens = std::min(entry.context, found->second->prompt.count());
   }
 }

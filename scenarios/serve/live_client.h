@@ -3,8 +3,9 @@
 //
 // While requests run, the simulation wakes it every tick (a millisecond of the wall clock). It then waits
 // until the wall clock has reached the simulation's, and sends what has arrived since. The simulation is thus
-// at most one tick ahead, and a request reaches its engine at the first tick after its arrival. When no
-// request runs, it waits for the next arrival, and the simulation continues at that instant.
+// at most one tick ahead, and a request reaches its engine at the first tick after its arrival and the time
+// of its front end. When no request runs, it waits for the next one, and the simulation continues at that
+// instant.
 //
 // The simulation's thread calls the members of Client and Observer; submit(), cancel(), stop() and
 // take_progress() may be called by another thread.
@@ -13,7 +14,6 @@
 #define KVTWIN_SCENARIOS_SERVE_LIVE_CLIENT_H_
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/front_end.h"
 #include "engine/runtime/client.h"
 #include "engine/runtime/driver.h"
 #include "scenarios/serve/prompt_tokens.h"
@@ -47,6 +48,7 @@ struct LiveRequest {
   // Filled in by LiveClient.
   SessionId session_id{};
   uint32_t index = 0;
+  EngineId engine{};           // that admitted it
   uint32_t cached_tokens = 0;  // of the prompt, when it was admitted first
   bool admitted = false, cancelling = false;
 };
@@ -59,6 +61,7 @@ struct Progress {
   uint32_t tokens = 0;
   uint32_t cached_tokens = 0;
   Instant at{};
+  EngineId engine{};  // that computed the prompt
 };
 
 class LiveClient final : public Client, public Observer {
@@ -66,6 +69,7 @@ class LiveClient final : public Client, public Observer {
   struct Options {
     bool roles = false;              // the precision policy reads the tokens' roles
     uint32_t output_tokens_max = 0;  // of any request
+    FrontEnd front_end{};            // between a request's arrival and its engine
   };
   // `notify` is called, in the simulation's thread, when progress is there to be taken; not again before
   // take_progress(). `clock` must outlive this.
@@ -101,7 +105,6 @@ class LiveClient final : public Client, public Observer {
   struct Item {
     std::unique_ptr<LiveRequest> request;  // null: `cancelled`
     RequestId cancelled{};
-    Instant at{};
   };
 
   bool wait_for_arrival(Instant now);
@@ -120,7 +123,7 @@ class LiveClient final : public Client, public Observer {
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<Item> inbox_;
+  std::multimap<Instant, Item> inbox_;  // by the time at which the engine gets it
   bool stopping_ = false;
   std::vector<Progress> progress_;
   bool notified_ = false;

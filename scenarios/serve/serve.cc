@@ -33,23 +33,20 @@ struct EventParts {
 };
 
 // Null if no events are asked for.
-Result<std::unique_ptr<EventParts>> make_events(const Scenario& scenario, const ServeOptions& options,
-                                                const RunOptions& run, const LiveClient& client) {
+Result<std::unique_ptr<EventParts>> make_events(const ServeOptions& options, const RunOptions& run,
+                                                const LiveClient& client) {
   if (options.kv_events.empty()) return nullptr;
   const auto& configs = run.engines;
-  if (!std::all_of(configs.begin(), configs.end(), KvEvents::describes) || run.prefill_engines > 0)
-    return make_error("--kv-events",
-                      fmt::format("{} has no prefix cache of whole pages on one GPU", scenario.path),
-                      "serve it without events, or with policies that keep every entry in bf16 pages");
   auto parts = std::make_unique<EventParts>();
   if (Result<void> ok = parts->sockets.bind(options.kv_events, options.kv_events_topic, configs.size()); !ok)
     return tl::unexpected<Error>(ok.error());
   KvEventSockets* const sockets = &parts->sockets;
-  parts->events.emplace(
-      configs, client,
-      [sockets, tokens = configs.front().page_tokens](EngineId engine, const KvEventBatch& batch) {
-        sockets->publish(engine, pack_batch(batch, unix_seconds(), tokens, raw(engine)));
-      });
+  parts->events.emplace(configs, client,
+                        [sockets, tokens = configs.front().page_tokens, layout = options.kv_events_layout](
+                            EngineId engine, const KvEventBatch& batch) {
+                          sockets->publish(engine,
+                                           pack_batch(batch, unix_seconds(), tokens, raw(engine), layout));
+                        });
   return parts;
 }
 
@@ -67,7 +64,29 @@ void print_start(const Composed& composed, const ServeOptions& options, const Se
   std::fflush(stdout);
 }
 
+void print_counts(const ServerCounts& counts) {
+  const uint64_t requests = counts.answered + counts.cancelled + counts.cut + counts.refused;
+  fmt::print("{} {}: {} answered, {} cancelled by clients, {} cut by the stop, {} refused; {} {} sent\n",
+             requests, plural(requests, "request"), counts.answered, counts.cancelled, counts.cut,
+             counts.refused, counts.tokens, plural(counts.tokens, "token"));
+}
+
 }  // namespace
+
+Result<void> check_serve(const Scenario& scenario, const Composed& composed, const ServeOptions& options) {
+  if (Result<void> ok = check_host(options.server.host); !ok) return ok;
+  if (options.kv_events.empty()) return {};
+  const RunOptions& run = composed.options;
+  const bool described = std::all_of(run.engines.begin(), run.engines.end(), [](CoreConfig config) {
+    config.unit_tokens = config.page_tokens;
+    return KvEvents::describes(config);
+  });
+  if (!described || run.prefill_engines > 0)
+    return make_error("--kv-events",
+                      fmt::format("{} has no prefix cache of whole pages on one GPU", scenario.path),
+                      "serve it without events, or with policies that keep every entry in bf16 pages");
+  return KvEventSockets::check(options.kv_events, run.engines.size());
+}
 
 Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOptions& options) {
   ServerOptions server_options = options.server;
@@ -85,11 +104,12 @@ Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOpti
   LiveClient client(
       clock,
       {.roles = precision_traits(config.policies.precision).by_tag,
-       .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max : kOutputTokensMax},
+       .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max : kOutputTokensMax,
+       .front_end = composed->facts.front().front_end},
       [&server] { server.notify(); });
   ServerMetrics metrics(server_options.model, composed->options.engines.size(), client);
   if (Result<void> ok = server.listen(); !ok) return ok;
-  const auto events = make_events(scenario, options, composed->options, client);
+  const auto events = make_events(options, composed->options, client);
   if (!events) return tl::unexpected<Error>(events.error());
 
   std::vector<Observer*> observers = {&client, &metrics};
@@ -102,9 +122,7 @@ Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOpti
   server.join();
   if (!end) return tl::unexpected<Error>(end.error());
   if (*events) (*events)->events->clear();
-  const ServerCounts counts = server.counts();
-  fmt::print("{} {} answered, {} refused, {} cancelled by clients; {} tokens sent\n", counts.requests,
-             plural(counts.requests, "request"), counts.refused, counts.disconnected, counts.tokens);
+  print_counts(server.counts());
   return {};
 }
 

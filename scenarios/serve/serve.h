@@ -8,6 +8,7 @@
 
 #include "scenarios/app/compose.h"
 #include "scenarios/serve/http_server.h"
+#include "scenarios/serve/kv_events.h"
 
 namespace kvtwin::serve {
 
@@ -16,10 +17,15 @@ struct ServeOptions {
   double speed = 1;       // simulated seconds per second
   std::string kv_events;  // endpoint; "": none are published
   std::string kv_events_topic;
+  KvEventLayout kv_events_layout = KvEventLayout::kMaps;
 };
 
-// Prints where it serves, and returns after SIGTERM or SIGINT. REQUIRES: can_simulate().
-// Errors: an address that cannot be bound, or events that the policies do not have.
+// What cannot be served as it is given: a host that is not this machine's, an endpoint of events that is
+// none, or events that the policies do not have.
+Result<void> check_serve(const Scenario& scenario, const Composed& composed, const ServeOptions& options);
+
+// Prints where it serves, and returns after SIGTERM or SIGINT. REQUIRES: can_simulate(), and check_serve().
+// Errors: an address that cannot be bound, or a token log that cannot be written.
 Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOptions& options);
 
 }  // namespace kvtwin::serve

@@ -80,6 +80,7 @@ void ServerMetrics::saw_event(Instant now, EngineId engine, const Event& event) 
   live.engine = engine;  // after a handover, the decoding one
   if (ready->emitted > 0) return;
   const LiveRequest* const request = client_.find(ready->request);
+  live.queued = now;
   live.arrived = request == nullptr ? now : std::min(request->arrived, now);
   live.stops = request != nullptr && request->stops;
   live.prompt_tokens = ready->prompt_tokens;
@@ -108,7 +109,7 @@ void ServerMetrics::launched(Instant now, const LaunchStep& launch) {
     live.admitted = now;
     engine.queries += live.prompt_tokens;
     engine.hits += std::min(entry.context, live.prompt_tokens);
-    engine.queue.add(seconds(live.arrived, now));
+    engine.queue.add(seconds(live.queued, now));
   }
 }
 

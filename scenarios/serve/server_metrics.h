@@ -46,7 +46,7 @@ class ServerMetrics final : public Observer {
  private:
   struct Live {
     EngineId engine{};
-    Instant arrived{}, admitted{}, first{}, last{};
+    Instant arrived{}, queued{}, admitted{}, first{}, last{};
     uint32_t prompt_tokens = 0, tokens = 0;
     bool started = false, stops = false;
   };

@@ -20,6 +20,23 @@ std::string session_of(const MeasuredRequest& request, size_t index) {
   return request.session.empty() ? fmt::format("{}", index) : request.session;
 }
 
+// kvtwin run's name of a request of a trace; else its index.
+std::string id_of(const MeasuredRequest& request, size_t index) {
+  return request.node ? fmt::format("{}/{}", request.session, *request.node) : fmt::format("{}", index);
+}
+
+// Prefix reuse, if the server reported it for each finished request.
+void fill_reuse(const std::vector<MeasuredRequest>& requests, v1::RunResult* out) {
+  uint64_t prompt = 0, reused = 0;
+  for (const MeasuredRequest& request : requests) {
+    if (!request.finished) continue;
+    if (!request.reused) return;
+    prompt += request.prompt, reused += *request.reused;
+  }
+  out->mutable_reuse()->set_admitted_prompt_tokens(prompt);
+  out->mutable_reuse()->set_first_admission_tokens(reused);
+}
+
 // Computes latencies and rates of finished requests.
 void fill_from_requests(MeasuredRun* run) {
   v1::RunResult& out = run->result;
@@ -46,6 +63,7 @@ void fill_from_requests(MeasuredRun* run) {
     rates.set_output_tokens(rates.output_tokens() + request.output);
   }
   out.mutable_requests()->set_sessions(sessions.size());
+  fill_reuse(run->requests, &out);
   v1::Latencies& latencies = *out.mutable_latencies();
   fill(distribution(&ttft), latencies.mutable_ttft());
   fill(distribution(&tpot), latencies.mutable_tpot());
@@ -133,18 +151,21 @@ std::vector<RunFile> measured_files(MeasuredRun run) {
   std::string lines;
   for (size_t i = 0; i < run.requests.size(); ++i) {
     const MeasuredRequest& request = run.requests[i];
-    csv += fmt::format("{},{},0,{},0,{},{},{},0,{},{},{},{}\n", i, csv_cell(session_of(request, i)), i,
+    csv += fmt::format("{},{},0,{},{},{},{},{},{},{},{},{},{}\n", i, csv_cell(session_of(request, i)),
+                       request.node ? *request.node : i, request.engine,
                        request.finished ? "finished" : "cancelled", request.prompt, request.output,
-                       ns(request.begin_s), ns(request.begin_s), ns(request.first_s), ns(request.end_s));
+                       request.reused ? fmt::format("{}", *request.reused) : "", ns(request.begin_s),
+                       ns(request.begin_s), ns(request.first_s), ns(request.end_s));
     if (!request.finished) continue;
     nlohmann::ordered_json line;
-    line["request_id"] = fmt::format("{}", i);
+    line["request_id"] = id_of(request, i);
     line["input_toks"] = request.prompt;
     line["output_toks"] = request.output;
     line["arrival_time"] = line["queued_ts"] = line["scheduled_ts"] = request.begin_s;
     line["first_token_ts"] = request.first_s;
     line["last_token_ts"] = request.end_s;
-    lines += line.dump() + "\n";
+    // Session names come from a trace or a log: bytes that are not UTF-8 are replaced instead of throwing.
+    lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
   return {{"run.binpb", out.SerializeAsString()}, {"requests.csv", csv}, {"requests.jsonl", lines}};
 }

@@ -18,6 +18,7 @@
 #define KVTWIN_SCENARIOS_SERVER_RUNS_MEASURED_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,13 @@
 namespace kvtwin {
 
 struct MeasuredRequest {
-  std::string session;  // "": a session of its own
+  std::string session;           // "": a session of its own
+  std::optional<uint32_t> node;  // place in its session of the trace; absent: not known
   uint64_t prompt = 0, output = 0;
+  std::optional<uint64_t>
+      reused;  // prompt tokens that the server found in its prefix cache; absent: not known
   double begin_s = 0, first_s = 0, end_s = 0;
+  uint16_t engine = 0;
   bool finished = true;
 };
 
@@ -56,8 +61,9 @@ Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view befo
 // Error: a time or count that is impossible in a run.
 Result<void> check_requests(const MeasuredRun& run, const std::string& where);
 
-// Completes the result from the requests and returns run.binpb, requests.csv and requests.jsonl; the latter
-// two list finished requests.
+// Completes the result from the requests and returns run.binpb, requests.csv and requests.jsonl, which lists
+// finished requests. A request whose session and node are known is named SESSION/NODE, as kvtwin run names
+// it.
 std::vector<RunFile> measured_files(MeasuredRun run);
 
 }  // namespace kvtwin

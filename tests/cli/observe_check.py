@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """kvtwin observe against a small OpenAI-compatible server: usage: observe_check.py KVTWIN"""
 
+import csv
 import http.server
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,8 @@ TOKEN_S = 0.01
 
 class Server(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    requests = []  # (time, path, body)
+    requests = []  # (time, path, body, session)
+    cached = None  # cached_tokens that the usage reports
     fault = None   # of requests whose max_tokens is 7: "429", "cut" or "silent"
 
     def log_message(self, *_):
@@ -34,7 +37,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Server.requests.append((time.monotonic(), self.path, body))
+        Server.requests.append((time.monotonic(), self.path, body, self.headers["X-Session-Id"]))
         fault = Server.fault if body["max_tokens"] == 7 else None
         if fault == "429":
             return self.reply(429, {"error": {"message": "slow down"}})
@@ -51,7 +54,10 @@ class Server(http.server.BaseHTTPRequestHandler):
             if fault == "cut" and index == 2:
                 return
         prompt = len(body["messages"][0]["content"].split()) if chat else len(body["prompt"])
-        self.event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}})
+        usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
+        if Server.cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": Server.cached}
+        self.event({"choices": [], "usage": usage})
         self.event("[DONE]")
 
     def event(self, value):
@@ -69,6 +75,40 @@ def kvtwin(*words):
 def check(condition, *shown):
     if not condition:
         sys.exit(f"observe_check: {sys._getframe(1).f_lineno}: {shown}")
+
+
+def rows_of(folder):
+    with open(folder + "/requests.csv") as file:
+        return list(csv.DictReader(file))
+
+
+# A signal ends it with what has been measured. The trace has 20 sessions, one each 150 ms.
+def interrupted(url):
+    with open("many.jsonl", "w") as file:
+        for i in range(20):
+            row = {"session_id": f"m{i}", "timestamp": 150 * i, "input_length": 16, "output_length": 3, "hash_ids": [i]}
+            file.write(json.dumps(row) + "\n")
+    made = kvtwin("trace", "import", "mooncake", "many.jsonl", "--block-tokens=16", "--out=many.kvtrace")
+    check(made.returncode == 0, made.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        out = f"stopped-{number}"
+        process = subprocess.Popen([KVTWIN, "observe", url, "--trace=many.kvtrace", "--out=" + out],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        check("20 requests of 20 sessions; the trace's recorded times take 2.9 s" in process.stderr.readline())
+        time.sleep(1)
+        process.send_signal(number)
+        text, errors = process.communicate(timeout=10)
+        check(process.returncode == 1 and "incomplete: a signal stopped it; " in errors, process.returncode, errors)
+        ended = len(open(out + "/requests.jsonl").readlines())
+        check(0 < ended < 15 and out + ": tiny, " in text, ended, text)
+    began = time.monotonic()
+    fast = kvtwin("observe", url, "--trace=many.kvtrace", "--out=fast", "--speed=10")
+    check(fast.returncode == 0 and "take 0.3 s at 10 times their speed" in fast.stderr, fast.stderr)
+    check(time.monotonic() - began < 1.5, time.monotonic() - began)
+    at = [int(row["ready_ns"]) for row in rows_of("fast")]
+    check(2_800_000_000 <= at[-1] < 3_300_000_000, "times are the trace's", at)
+    quiet = kvtwin("observe", url, "--trace=many.kvtrace", "--out=quiet", "--sessions=1", "--quiet")
+    check(quiet.stderr == f"observed at {url} by completions\n", quiet.stderr)
 
 
 def main():
@@ -91,9 +131,15 @@ def main():
         done = kvtwin("observe", url, "--trace=t.kvtrace", "--out=real")
         check(done.returncode == 0, done.stderr)
         check("tiny, 4 requests sent, 0 failed" in done.stdout, done.stdout)
-        check(done.stderr == "observed at " + url + " by completions\n", done.stderr)
+        check(done.stderr == "4 requests of 2 sessions; the trace's recorded times take 0.2 s, plus the time of answers\n"
+              "observed at " + url + " by completions\n", done.stderr)
         lines = [json.loads(line) for line in open("real/requests.jsonl")]
         check(sorted(line["input_toks"] for line in lines) == [40, 40, 60, 60], lines)
+        check({line["request_id"]: line["output_toks"] for line in lines} == {"a/0": 5, "b/0": 7, "a/1": 3, "b/1": 2},
+              "ids are those of kvtwin run", lines)
+        check({r[2]["max_tokens"]: r[3] for r in Server.requests} == {5: "a", 7: "b", 3: "a", 2: "b"},
+              "requests name their session")
+        check([row["reused_tokens"] for row in rows_of("real")] == [""] * 4, "what is not known is not 0")
         for line in lines:
             took = line["last_token_ts"] - line["first_token_ts"]
             check(took >= TOKEN_S * (line["output_toks"] - 1) * 0.9, line)
@@ -109,6 +155,15 @@ def main():
         check(compared.returncode == 0, compared.stderr)
         again = kvtwin("trace", "import", "real/requests.jsonl", "--out=again.kvtrace")
         check(again.returncode == 0, again.stderr)
+
+        # The order of a run's requests, and further ones.
+        shuffled = [line for line in open("real/requests.jsonl")][::-1]
+        shuffled.append(shuffled[0].replace('/', '/9'))
+        open("run.jsonl", "w").writelines(shuffled)
+        by_id = kvtwin("compare", "run.jsonl", "real/requests.jsonl", "--limit=ttft.mean=0")
+        check(by_id.returncode == 0 and "4 requests, matched by id" in by_id.stdout, by_id.stdout, by_id.stderr)
+        check("1 request of the run is not in the log" in by_id.stdout, by_id.stdout)
+        check("count from arrival_time" in by_id.stdout, by_id.stdout)
 
         exported = kvtwin("export", "aiperf", "real", "--out=aiperf")
         check(exported.returncode == 0, exported.stderr)
@@ -131,6 +186,13 @@ def main():
         chat = kvtwin("observe", url + "/v1/", "--trace=t.kvtrace", "--out=chat", "--endpoint=chat")
         check(chat.returncode == 0, chat.stderr)
         check(Server.requests[-1][1] == "/v1/chat/completions", Server.requests[-1][1])
+        Server.cached = 30
+        cached = kvtwin("observe", url, "--trace=t.kvtrace", "--out=cached")
+        Server.cached = None
+        check(cached.returncode == 0 and [row["reused_tokens"] for row in rows_of("cached")] == ["30"] * 4)
+        page = kvtwin("report", "real", "cached", "--out=page.html")
+        check(page.returncode == 0, page.stderr)
+        interrupted(url)
 
         for fault, error in (("429", "1 request: HTTP 429: slow down"),
                              ("cut", "1 request: the stream ended before [DONE]")):

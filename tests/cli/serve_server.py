@@ -136,6 +136,12 @@ def unpack_at(data, at):
     for code, form in ((0xcc, ">B"), (0xcd, ">H"), (0xce, ">I"), (0xcf, ">Q")):
         if kind == code:
             return struct.unpack_from(form, data, at)[0], at + struct.calcsize(form)
+    if 0x80 <= kind < 0x90:
+        out = {}
+        for _ in range(kind - 0x80):
+            name, at = unpack_at(data, at)
+            out[name], at = unpack_at(data, at)
+        return out, at
     if 0xa0 <= kind < 0xc0:
         return data[at:at + kind - 0xa0].decode(), at + kind - 0xa0
     if 0x90 <= kind < 0xa0:

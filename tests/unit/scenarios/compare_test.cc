@@ -1,6 +1,7 @@
 #include "scenarios/output/compare.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 namespace kvtwin {
 namespace {
@@ -42,6 +43,53 @@ TEST_CASE(
   REQUIRE(rest);
   CHECK(rest->requests == 1);
   CHECK(row(*rest, "ttft", "mean").real_ms == doctest::Approx(2000));
+}
+
+TEST_CASE("compare: ids match in any order, and requests that only the run has are left out") {
+  // A run in the order of sessions, a log in the order of sending, stopped before the last request.
+  const std::vector<Request> run = {request("s/0", 0, 1, 2, 5), request("s/2", 4, 5, 6, 7),
+                                    request("t/0", 1, 2, 3, 6), request("t/1", 8, 9, 9, 2)};
+  const std::vector<Request> log = {request("s/0", 0, 1, 2, 5), request("t/0", 1, 3, 4, 6),
+                                    request("s/2", 4, 5, 6, 7)};
+  const Result<Comparison> found = compare(log, run, 0);
+  REQUIRE(found);
+  CHECK(found->matched_by == "id");
+  CHECK(found->requests == 3);
+  CHECK(found->not_in_log == 1);
+  CHECK(format_comparison(*found, OutputFormat::kTable).find("1 request of the run is not in the log") !=
+        std::string::npos);
+  CHECK(row(*found, "ttft", "mean").real_ms == doctest::Approx(4000. / 3));
+  CHECK(row(*found, "ttft", "mean").ours_ms == doctest::Approx(1000));
+  std::vector<Request> other = log;
+  other[2].output_tokens = 8;
+  const Result<Comparison> wrong = compare(other, run, 0);
+  REQUIRE(!wrong);
+  CHECK(wrong.error().text().find("request s/2: has 10 + 8 tokens in the log and 10 + 7 in the run") == 0);
+}
+
+TEST_CASE("compare: latencies begin at the client's sending where both sides know it, else at queued_ts") {
+  const std::string line =
+      R"({{"request_id":"r","input_toks":3,"output_toks":2,{}"queued_ts":10,"first_token_ts":11,"last_token_ts":12}})";
+  struct Row {
+    const char *real, *ours;  // arrival_time
+    bool from_arrival;
+    double real_ms, ours_ms;
+  };
+  for (const Row& one : {Row{R"("arrival_time":9.5,)", R"("arrival_time":9,)", true, 1500, 2000},
+                         Row{"", R"("arrival_time":9,)", false, 1000, 1000},
+                         // Of another clock, as in vLLM's log.
+                         Row{R"("arrival_time":1787267980.1,)", R"("arrival_time":9,)", false, 1000, 1000}}) {
+    const auto real = parse_requests(fmt::format(fmt::runtime(line), one.real), "log");
+    const auto ours = parse_requests(fmt::format(fmt::runtime(line), one.ours), "run");
+    REQUIRE(real);
+    REQUIRE(ours);
+    const Result<Comparison> found = compare(*real, *ours, 0);
+    REQUIRE(found);
+    CHECK(found->from_arrival == one.from_arrival);
+    CHECK(row(*found, "ttft", "mean").real_ms == doctest::Approx(one.real_ms));
+    CHECK(row(*found, "ttft", "mean").ours_ms == doctest::Approx(one.ours_ms));
+    CHECK(row(*found, "latency", "p99").ours_ms == doctest::Approx(one.ours_ms + 1000));
+  }
 }
 
 TEST_CASE("compare: different requests, different counts and too few requests are errors") {

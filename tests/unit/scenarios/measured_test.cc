@@ -43,8 +43,24 @@ TEST_CASE("measured: a serving benchmark's requests, their latencies and rates")
   CHECK(result.rates().output_tokens_per_s() == doctest::Approx(1));
   CHECK(result.notes_size() == 0);
   const std::vector<RunFile> files = measured_files(*run);
-  CHECK(files[1].bytes.find("0,0,0,0,0,finished,10,3,0,0,0,500000000,900000000\n") != std::string::npos);
+  CHECK(files[1].bytes.find("0,0,0,0,0,finished,10,3,,0,0,500000000,900000000\n") != std::string::npos);
   CHECK(files[2].bytes.find("\"output_toks\":3") != std::string::npos);
+}
+
+TEST_CASE("measured: requests of a trace have kvtwin run's ids, and reuse counts only where it is known") {
+  MeasuredRun run;
+  MeasuredRequest request{.session = "s", .node = 4, .prompt = 100, .output = 2, .reused = 64};
+  request.first_s = 1, request.end_s = 2;
+  run.requests = {request};
+  const std::vector<RunFile> known = measured_files(run);
+  CHECK(known[1].bytes.find("0,s,0,4,0,finished,100,2,64,0,0,") != std::string::npos);
+  CHECK(known[2].bytes.find(R"("request_id":"s/4")") != std::string::npos);
+  CHECK(result_of(run).reuse().first_admission_tokens() == 64);
+  CHECK(result_of(run).reuse().admitted_prompt_tokens() == 100);
+  request.reused.reset();
+  run.requests.push_back(request);
+  CHECK(measured_files(run)[1].bytes.find("1,s,0,4,0,finished,100,2,,0,0,") != std::string::npos);
+  CHECK(result_of(run).reuse().admitted_prompt_tokens() == 0);
 }
 
 TEST_CASE("measured: SGLang writes one result per line and no start times") {

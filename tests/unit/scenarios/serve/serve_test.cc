@@ -1,6 +1,7 @@
 // Parts of kvtwin serve without a network: bodies, tokens, replies, and the client of the simulation.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -83,6 +84,15 @@ TEST_CASE("serve: malformed bodies are named") {
         std::string::npos);
   CHECK(said(true, R"({"messages":[{"role":"user","content":7}]})").find("'messages[0].content'") !=
         std::string::npos);
+  const std::pair<const char*, const char*> places[] = {{"{", "line 1, column 2, where it ends"},
+                                                        {"", "line 1, column 1, where it ends"},
+                                                        {"{\"prompt\":\n 'a'}", "line 2, column 2"}};
+  for (const auto& [body, place] : places)
+    CHECK_MESSAGE(said(false, body).ends_with(place), said(false, body));
+  for (const char* const message :
+       {R"({"role":"user"})", R"({"role":"tool","content":null})", R"({"role":"assistant"})"})
+    CHECK(said(true, fmt::format(R"({{"messages":[{}]}})", message)) == "'messages[0].content' is missing");
+  CHECK(said(true, R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a"}]}]})") == "");
   CHECK(said(true, R"({"messages":[{"role":"user"}],"tools":{}})").find("'tools'") != std::string::npos);
 }
 
@@ -93,7 +103,8 @@ TEST_CASE("serve: events of a stream are chunks of HTTP with valid JSON") {
   facts.tools = {{"read", R"({"path":"x"})"}};
   const Reply reply(facts);
   std::string out;
-  reply.begin_stream(false, &out);
+  reply.begin_stream(false, engine_header(3), &out);
+  CHECK(out.find("\r\nX-Kvtwin-Engine: 3\r\n") != std::string::npos);
   reply.add_token(0, &out);
   reply.end_stream(1, 0, &out);
   size_t at = out.find("\r\n\r\n") + 4;
@@ -116,6 +127,36 @@ TEST_CASE("serve: events of a stream are chunks of HTTP with valid JSON") {
   CHECK(nlohmann::json::parse(reply.whole(2, 0))["choices"][0]["message"]["content"]
             .get<std::string>()
             .size() == 8);
+}
+
+TEST_CASE("serve: an answer to a completion calls no tools") {
+  ReplyFacts facts;
+  facts.stops = true;
+  facts.tools = {{"read", "{}"}};
+  for (const bool chat : {false, true}) {
+    facts.chat = chat;
+    const nlohmann::json whole = nlohmann::json::parse(Reply(facts).whole(2, 0));
+    CHECK(whole["choices"][0]["finish_reason"] == (chat ? "tool_calls" : "stop"));
+  }
+}
+
+TEST_CASE("serve: a request reaches its engine after the front end, unless its client leaves before") {
+  const WallClock clock(1000);
+  // 10 simulated seconds per request and one per token.
+  LiveClient client(
+      clock, {.roles = false, .output_tokens_max = 8, .front_end = {10'000'000'000, 1'000'000'000'000}},
+      [] {});
+  const Instant arrived = clock.now();
+  client.submit(request(0, "", arrived));
+  client.submit(request(1, "", arrived));
+  client.cancel(RequestId{1});
+  ClientEvents events;
+  client.wake(arrived, &events);
+  CHECK(events.empty());
+  REQUIRE(client.wake_at() == arrived + Duration{13'000'000'000});
+  client.wake(client.wake_at(), &events);
+  REQUIRE(events.size() == 1);
+  CHECK(ready(events, 0).request == RequestId{0});
 }
 
 TEST_CASE("serve: the client waits for the wall clock, sends in order of arrival and ends sessions") {
