@@ -228,6 +228,7 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
   out["not_judged"] = c.not_judged;
   out["gpus"] = c.gpus;
   out["usd_per_hour"] = c.usd_per_hour;
+  out["price_known"] = c.price_known;
   out["price_assumed"] = c.price_assumed;
   out["price_given"] = c.price_given;
   out["nodes"] = c.nodes;

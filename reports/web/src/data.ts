@@ -142,6 +142,7 @@ export interface PlanCandidate {
   holds?: boolean;
   breaks?: string;
   not_judged?: boolean;
+  price_known?: boolean;  // false: usd_per_hour is 0
   price_assumed?: boolean;
   price_given?: boolean;
   gpus?: number;  // in use

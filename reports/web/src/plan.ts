@@ -52,8 +52,9 @@ function cards(plan: Plan): HTMLElement {
   }
   const holds = plan.holds_up_to ?? best.up_to ?? 0;
   out.append(card("Best candidate", shortName(best.name), gpusText(best)));
-  out.append(card("$ per hour", best.usd_per_hour.toFixed(2), basisOf(best)));
-  out.append(card("$ per month", number(Math.round(best.usd_per_hour * kHoursPerMonth)), `${kHoursPerMonth} h ${basisOf(best)}`));
+  if (best.price_known === false) out.append(card("$ per hour", "not known", "kvtwin plan --price=NODE=USD"));
+  else out.append(card("$ per hour", best.usd_per_hour.toFixed(2), basisOf(best)),
+    card("$ per month", number(Math.round(best.usd_per_hour * kHoursPerMonth)), `${kHoursPerMonth} h ${basisOf(best)}`));
   if ((best.usd_per_million_output_tokens ?? 0) > 0) out.append(card("$ per million output tokens", number(best.usd_per_million_output_tokens, 3)));
   out.append(card(`holds ${word(plan.load)}`, `${plan.holds_more ? "≥ " : ""}${number(holds)}`, `${number(plan.need)} needed${plan.holds_more ? "; no more was asked" : ""}`, holds >= plan.need));
   for (const [text, { value, use }] of Object.entries(best.slos ?? {})) {
