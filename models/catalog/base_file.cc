@@ -72,6 +72,19 @@ constexpr const char* kLinkFigures[] = {"nvlink_bytes_per_s", "nvlink_fraction",
                                         "pcie_gen", "pcie_lanes"};
 constexpr const char* kMeasuredOverLinks = "all_reduce";
 
+// True if a device's file states names and a price only: then it is the GPU of its base. Names alone are a
+// file that is not completed yet.
+bool is_repriced(const pb::Message& message) {
+  std::vector<const pb::FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  const auto own = [](const std::string& name) {
+    return name == "name" || name == "title" || name == "base" || name == "price_usd_per_hour";
+  };
+  const auto is_price = [](const auto* field) { return field->name() == "price_usd_per_hour"; };
+  return std::any_of(fields.begin(), fields.end(), is_price) &&
+         std::all_of(fields.begin(), fields.end(), [&](const auto* field) { return own(field->name()); });
+}
+
 class Loader {
  public:
   Loader(const FindCatalogFile& find, std::vector<std::string>* files) : find_(find), files_(files) {}
@@ -130,8 +143,10 @@ class Loader {
     const pb::Reflection& access = *message->GetReflection();
     const std::string stated_name = text_of(*from, "name"), base = stated_name.empty() ? "base" : stated_name;
     const std::string device = text_of(*message, "device");
-    if (field_of(*message, "device") == nullptr || (!device.empty() && device != text_of(*from, "device")))
-      make_all_assumed(base, from);
+    const bool is_device = field_of(*message, "device") == nullptr;
+    const bool other_gpu =
+        is_device ? !is_repriced(*message) : !device.empty() && device != text_of(*from, "device");
+    if (other_gpu) make_all_assumed(base, from);
     // Fields that the file states, and those that it is without, are not taken. A figure is taken whole, so
     // that no value gets the source of another one.
     const auto own = [&](const std::string& name) {

@@ -21,8 +21,8 @@ using FindCatalogFile = std::function<Result<std::string>(const std::string& nam
 
 // Parses a DeviceSpec or NodeSpec and adds what its base has and it does not state, except name, title and
 // the fields that `without` lists. A figure that was measured on the base, or derived from such a
-// measurement, counts as assumed here, because this is another GPU; a node with the GPU of its base keeps
-// them.
+// measurement, counts as assumed here, because this is another GPU; a node with the GPU of its base, and a
+// device that states names and a price only, keep them.
 //
 // A path in `base` or `device` is relative to the file that states it. Fails with file and line if a base is
 // missing or the bases form a cycle. `files`, if not null, receives the paths of all bases.

@@ -115,6 +115,9 @@ Json sweep_json(const ReportSweep& sweep) {
   out["dir"] = sweep.dir;
   out["setting"] = setting_json(sweep.setting);
   out["axes"] = sweep.axes;
+  if (!sweep.command.empty()) out["command"] = sweep.command;
+  for (const ReportSweep::Failure& one : sweep.failures)
+    out["failures"].push_back({{"points", one.points}, {"error", one.error}});
   out["points"] = Json::array();
   for (const ReportSweep::Point& point : sweep.points)
     out["points"].push_back({{"values", point.values},

@@ -53,6 +53,12 @@ struct ReportSweep {
     std::vector<ReportSloValue> slos;
   };
   std::vector<Point> points;
+  std::string command = {};  // the command that repeats the sweep; "": not known
+  struct Failure {
+    uint64_t points = 0;
+    std::string error;
+  };
+  std::vector<Failure> failures = {};  // points without a result, by their error
 };
 
 // A file of evidence as it was written; valid JSON.

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,6 +18,35 @@
 
 namespace kvtwin {
 namespace {
+
+// "plan: round 3, 5 of 12 runs; 31 made, 12 found, 45 s": one rewritten line on a terminal; elsewhere a line
+// at the start and every few seconds.
+class PlanProgressLine {
+ public:
+  explicit PlanProgressLine(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+  void show(const PlanProgress& at) {
+    if (quiet_ || (at.of_round == 0 && !terminal_)) return;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (!terminal_ && seconds < next_s_) return;
+    next_s_ = seconds + kLineEveryS;
+    fmt::print(stderr, "{}plan: round {}, {} of {} {}; {} made, {} found, {:.0f} s{}",
+               terminal_ ? "\r\033[K" : "", at.round, at.ended, at.of_round, plural(at.of_round, "run"),
+               at.runs, at.found, seconds, terminal_ ? "" : "\n");
+    shown_ = terminal_;
+  }
+  void finish() const {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr double kLineEveryS = 5;
+  const bool quiet_, terminal_;
+  const Clock::time_point start_ = Clock::now();
+  double next_s_ = 0;
+  bool shown_ = false;
+};
 
 struct PlanArguments : PlanWords {
   std::string format = "table";
@@ -41,10 +71,10 @@ int plan(const PlanArguments& arguments) {
   how.program = own_program();
   how.at_once = arguments.jobs > 0 ? arguments.jobs : std::max(1u, std::thread::hardware_concurrency());
   how.warn = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
-  const bool shown = !arguments.quiet && isatty(STDERR_FILENO) == 1;
-  if (shown) how.progress = [](uint64_t ran) { fmt::print(stderr, "\r\033[Kplan: {} runs", ran); };
+  PlanProgressLine line(arguments.quiet);
+  how.status = [&](const PlanProgress& at) { line.show(at); };
   const Result<Plan> made = make_plan(*spec, how);
-  if (shown) fmt::print(stderr, "\r\033[K");
+  line.finish();
   if (!made) return complain(made.error());
   if (Result<void> ok =
           write_files(arguments.out, {{"plan.json", plan_file(*spec, *made, plan_command(arguments))}});
@@ -52,9 +82,9 @@ int plan(const PlanArguments& arguments) {
     return complain(ok.error(), kExitEnvironment);
   fmt::print("{}", format_plan(*spec, *made, *format));
   if (!arguments.quiet)
-    fmt::print(stderr, "{} {}, {} {} now; in {}\n", made->candidates.size(),
+    fmt::print(stderr, "{} {}, {} {} now, {} found; in {}\n", made->candidates.size(),
                plural(made->candidates.size(), "candidate"), made->runs, plural(made->runs, "run"),
-               arguments.out);
+               made->found, arguments.out);
   if (made->not_judged()) return kExitInvalidInput;
   return made->best ? kExitDone : kExitNo;
 }
@@ -75,6 +105,7 @@ void add_plan_command(CLI::App& app, int* status) {
   repeated("--vary", &arguments->vary);
   repeated("--set", &arguments->sets);
   repeated("--loss", &arguments->losses);
+  repeated("--price", &arguments->prices);
   command->add_option("--quality", arguments->quality);
   command->add_option("--seeds", arguments->seeds);
   command->add_option("--out", arguments->out);

@@ -202,13 +202,32 @@ int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard
   return ran ? kExitDone : complain(ran.error(), kExitEnvironment);
 }
 
+// The command that repeats the sweep; one line.
+std::string command_of(const SweepArguments& arguments) {
+  std::string out = "kvtwin sweep " + arguments.scenario;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) out += fmt::format(" '--{}={}'", option, value);
+  };
+  for (const std::string& vary : arguments.vary) add("vary", vary);
+  for (const std::string& set : arguments.sets) add("set", set);
+  if (arguments.samples > 0) add("samples", std::to_string(arguments.samples));
+  add("sampler", arguments.sampler);
+  if (arguments.samples > 0) add("seed", std::to_string(arguments.seed));
+  add("halve", arguments.halve);
+  add("rungs", arguments.rungs);
+  if (!arguments.halve.empty()) add("keep-one-of", std::to_string(arguments.keep_one_of));
+  out += " --out=" + arguments.out;
+  std::replace(out.begin(), out.end(), '\n', ' ');
+  return out;
+}
+
 // Returns the exit status.
 int take_folder(const SweepArguments& arguments) {
   const SweepWords words = words_of(arguments);
   if (!arguments.force) {
     if (const Result<void> ok = check_same_sweep(arguments.out, words); !ok) return complain(ok.error());
   }
-  const Result<void> ok = note_sweep(arguments.out, words);
+  const Result<void> ok = note_sweep(arguments.out, words, command_of(arguments));
   return ok ? kExitDone : complain(ok.error(), kExitEnvironment);
 }
 

@@ -241,6 +241,8 @@ first.
   --set=FIELD=VALUE     of all candidates
   --loss=FIELD=VALUE:PERCENT  known quality loss of a choice, for the Pareto front
   --quality=FILE        quality.csv of kvtwin evaluate: quality losses of formats (points of correct answers)
+  --price=NODE=USD      your price of one GPU of a node per hour, instead of the catalog's: --price=h200-x8=2.40.
+                        May be repeated
   --seeds=N             number of seeds with which the answer must hold; default 3
   --allow-roofline      also judge candidates without measured kernels, which are refused otherwise
   --out=DIR             folder of the runs, which a later plan finds again; default out/plan

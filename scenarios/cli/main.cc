@@ -143,6 +143,12 @@ int run_main(const std::vector<std::string>& given) {
   if (done) return kExitDone;
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string path = command_path(named_command(app)), text = error.what();
+    // CLI11: "--need: At Most 1 required but received 2".
+    const size_t at = text.find(": At Most 1 required");
+    if (at == std::string::npos) return complain(Error{path, text, path + " --help"});
+    return complain(Error{path, fmt::format("{} is given more than once", text.substr(0, at)), "keep one"});
   } catch (const CLI::ParseError& error) {
     const std::string path = command_path(named_command(app));
     return complain(Error{path, error.what(), path + " --help"});

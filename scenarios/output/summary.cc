@@ -12,6 +12,7 @@
 #include "engine/base/plural.h"
 #include "scenarios/output/limiting.h"
 #include "scenarios/output/run_setting.h"
+#include "scenarios/output/sessions_in_flight.h"
 
 namespace kvtwin {
 namespace {
@@ -166,6 +167,7 @@ class Table {
           r_.values().decode(), r_.values().clock(), r_.values().samples());
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
+    if (const std::string note = in_flight_note(r_); !note.empty()) row("note", "{}", note);
     out_ += '\n';
   }
 
@@ -384,6 +386,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["requests_rejected"] = r.requests().rejected();
   out["requests_open"] = r.requests().open();
   out["sessions"] = r.requests().sessions();
+  out["sessions_in_flight"] = sessions_in_flight(r);
   out["steps"] = r.requests().steps();
   out["request_steps"] = r.requests().request_steps();
   out["elapsed_s"] = static_cast<double>(r.rates().elapsed_ns()) / 1e9;

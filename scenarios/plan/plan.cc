@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "scenarios/app/compose.h"
-#include "scenarios/app/results.h"
+#include "scenarios/plan/plan_price.h"
 
 namespace kvtwin {
 namespace {
@@ -41,6 +41,7 @@ class Runner {
 
   Result<std::vector<LoadRun>> run(const std::vector<Candidate>& candidates,
                                    const std::vector<LoadQuestion>& questions) {
+    if (questions.empty()) return std::vector<LoadRun>();
     std::vector<SweepPoint> points;
     for (const LoadQuestion& ask : questions) {
       SweepPoint point = candidates[ask.candidate].values;
@@ -50,20 +51,39 @@ class Runner {
     }
     Result<std::vector<SweepRow>> rows = plan_points(sweep_, points, how_.dir, how_.warn);
     if (!rows) return tl::unexpected<Error>(rows.error());
+    begin_round(*rows);
     const SweepRun settings{{}, how_.at_once, how_.program};
     Result<void> ran = run_sweep(sweep_, how_.dir, settings, &*rows, [&](const SweepRow&) {
-      ++runs_;
-      if (how_.progress) how_.progress(runs_);
+      ++progress_.runs;
+      ++progress_.ended;
+      if (how_.progress) how_.progress(progress_.runs);
+      if (how_.status) how_.status(progress_);
     });
     if (!ran) return tl::unexpected<Error>(ran.error());
     std::vector<LoadRun> out;
-    for (size_t i = 0; i < questions.size(); ++i) out.push_back(read((*rows)[i], questions[i].load));
+    for (size_t i = 0; i < questions.size(); ++i) {
+      const LoadQuestion& ask = questions[i];
+      out.push_back(read((*rows)[i], candidates[ask.candidate], ask.load));
+    }
     return out;
   }
-  uint64_t runs() const { return runs_; }
+  uint64_t runs() const { return progress_.runs; }
+  uint64_t found() const { return progress_.found; }
 
  private:
-  LoadRun read(const SweepRow& row, double load) const {
+  void begin_round(const std::vector<SweepRow>& rows) {
+    progress_.of_round = progress_.ended = 0;
+    ++progress_.round;
+    for (const SweepRow& row : rows) {
+      // A run of an earlier round of this plan is asked for again, and was not found.
+      const bool first = !row.key.empty() && seen_.insert(row.key).second;
+      if (first && row.state == PointState::kDone) ++progress_.found;
+      if (first && row.state != PointState::kDone) ++progress_.of_round;
+    }
+    if (how_.status) how_.status(progress_);
+  }
+
+  LoadRun read(const SweepRow& row, const Candidate& candidate, double load) const {
     LoadRun out;
     out.load = load;
     out.ran = row.state == PointState::kDone;
@@ -75,6 +95,7 @@ class Runner {
       if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc{})
         out.figures[name] = value;
     }
+    if (!spec_.prices.empty()) take_price(candidate, &out.figures);
     std::string requests;
     const bool needs_requests = std::any_of(spec_.slos.begin(), spec_.slos.end(),
                                             [](const Slo& slo) { return slo.kind == Slo::Kind::kGoodput; });
@@ -98,19 +119,9 @@ class Runner {
   const PlanRun& how_;
   SweepSpec sweep_;
   const uint64_t first_seed_;
-  uint64_t runs_ = 0;
+  std::set<std::string> seen_;  // keys of all runs that were asked for
+  PlanProgress progress_;
 };
-
-void price(const Composed& composed, Candidate* candidate) {
-  candidate->price_known = true;
-  for (const EngineKind& kind : composed.kinds) {
-    const GpuPrice one = price_of(kind);
-    candidate->gpus += kind.engines * kind.gpus_each;
-    candidate->price_known = candidate->price_known && one.known;
-    candidate->price_assumed = candidate->price_assumed || one.assumed;
-    candidate->usd_per_hour += one.usd_per_hour * kind.engines * kind.gpus_each;
-  }
-}
 
 Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
   Candidate out;
@@ -134,9 +145,13 @@ Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
   const tl::expected<Composed, Errors> composed = compose_engines(*scenario);
   if (!composed) {
     out.refused = composed.error().front().text();
+    out.node_names.push_back(scenario->values.hardware().node());
     return out;
   }
-  price(*composed, &out);
+  price(*composed, spec.prices, &out);
+  const v1::Replay& replay = scenario->values.replay();
+  if (replay.arrivals() == "fixed_population") out.population = replay.population();
+  out.replicas = replay.replicas();
   const auto assumed = [](const EngineKind& kind) {
     return kind.device.gemm_fraction.basis == Basis::kAssumed;
   };
@@ -325,6 +340,14 @@ Result<Seeds> run_seeds(const PlanSpec& spec, Runner* runner, const std::vector<
   return seeds;
 }
 
+// Cheapest first; of equal prices the one that holds the most load.
+void sort_by_price(std::vector<Candidate>* candidates) {
+  std::stable_sort(candidates->begin(), candidates->end(), [](const Candidate& a, const Candidate& b) {
+    return std::tuple(!a.refused.empty(), !a.price_known, a.usd_per_hour, -a.held.load, a.gpus) <
+           std::tuple(!b.refused.empty(), !b.price_known, b.usd_per_hour, -b.held.load, b.gpus);
+  });
+}
+
 // Finds the cheapest candidate that holds with every seed, and the load up to which it does.
 Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   std::vector<Candidate>& all = plan->candidates;
@@ -424,20 +447,20 @@ Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
                    [](const Candidate& c) { return c.refused.empty(); })) {
     return make_error(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);
   }
-  std::stable_sort(plan.candidates.begin(), plan.candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     return std::tuple(!a.refused.empty(), a.usd_per_hour, a.gpus) <
-                            std::tuple(!b.refused.empty(), b.usd_per_hour, b.gpus);
-                   });
+  if (Result<void> ok = check_prices(spec.prices, plan.candidates); !ok)
+    return tl::unexpected<Error>(ok.error());
+  sort_by_price(&plan.candidates);
   Runner runner(spec, how, seed);
   std::vector<Candidate>* const all = &plan.candidates;
   if (Result<void> ok = run_at_need(spec, &runner, all); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok = check_population(spec, *all); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok = find_capacities(spec, &runner, all); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok = check_load_counts(spec, &runner, *all); !ok) return tl::unexpected<Error>(ok.error());
+  sort_by_price(all);
   if (Result<void> ok = choose(spec, &runner, &plan); !ok) return tl::unexpected<Error>(ok.error());
   mark_front(&plan);
   plan.runs = runner.runs();
+  plan.found = runner.found();
   return plan;
 }
 

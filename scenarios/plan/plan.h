@@ -49,21 +49,28 @@ Result<KnownLoss> parse_loss(std::string_view text);
 // evaluation and plan.
 Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::string& path);
 
+// The price of a GPU of a node, as the user states it: "h200-x8=2.40".
+struct GivenPrice {
+  std::string node;
+  double usd_per_gpu_hour = 0;
+};
+
 struct PlanSpec {
   SweepSpec sweep;  // scenario, sets, and the grid of candidates; no sampling
   LoadAxis load;
   double need = 0;
   std::vector<Slo> slos;
   std::vector<KnownLoss> losses;
-  uint32_t seeds = 3;           // the number of seeds with which the answer must hold
-  double resolution = 0.05;     // of capacities, relative
-  bool allow_roofline = false;  // otherwise candidates without measured kernels are refused
+  std::vector<GivenPrice> prices;  // instead of the catalog's
+  uint32_t seeds = 3;              // the number of seeds with which the answer must hold
+  double resolution = 0.05;        // of capacities, relative
+  bool allow_roofline = false;     // otherwise candidates without measured kernels are refused
 };
 
 // A plan's arguments, as on the command line.
 struct PlanWords {
   std::string scenario, out = "out/plan", load, quality;
-  std::vector<std::string> slos, vary, sets, losses;
+  std::vector<std::string> slos, vary, sets, losses, prices;
   double need = 0;
   uint32_t seeds = 3;
   bool allow_roofline = false;
@@ -88,9 +95,14 @@ struct Candidate {
   std::string name;         // "hardware.node=h200 engines.count=2"
   std::string refused;      // why it is refused; empty: it was tried
   bool not_judged = false;  // it ran, but was refused because its step times are not measured
-  uint32_t gpus = 0;
-  double usd_per_hour = 0;
-  bool price_known = false, price_assumed = false;
+  uint32_t gpus = 0;        // in use
+  // Nodes that hold them, and all GPUs of these nodes.
+  uint32_t nodes = 0, gpus_of_nodes = 0;
+  std::vector<std::string> node_names;
+  double usd_per_hour = 0, usd_per_hour_of_nodes = 0;  // of the GPUs in use; of whole nodes
+  bool price_known = false, price_assumed = false, price_given = false;
+  double population = 0;       // replay.population at the requested load; 0: not of fixed_population
+  double replicas = 1;         // replay.replicas
   std::optional<double> loss;  // percent; nullopt if no loss is known
   // The relative error of its step times, by the evidence of its prices.
   double model_error = 0;
@@ -108,17 +120,25 @@ struct Candidate {
 struct Plan {
   std::vector<Candidate> candidates;  // cheapest first
   std::optional<size_t> best;
-  uint64_t runs = 0;  // number of runs made for this plan
+  uint64_t runs = 0;   // number of runs made for this plan
+  uint64_t found = 0;  // number of runs that its folder already had
 
   // No candidate was judged; --allow-roofline would judge them.
   bool not_judged() const;
+};
+
+// How far a plan is. Each round asks for one run of several candidates.
+struct PlanProgress {
+  uint64_t round = 0, of_round = 0, ended = 0;  // runs that this round makes, and those of them that ended
+  uint64_t runs = 0, found = 0;                 // in all rounds
 };
 
 struct PlanRun {
   std::string dir, program;
   uint32_t at_once = 1;
   Warn warn;
-  std::function<void(uint64_t ran)> progress;
+  std::function<void(uint64_t ran)> progress;       // after each run
+  std::function<void(const PlanProgress&)> status;  // at the start of a round, and after each run
 };
 Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how);
 

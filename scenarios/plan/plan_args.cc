@@ -11,6 +11,7 @@
 #include "models/files/csv.h"
 #include "models/files/textproto.h"
 #include "scenarios/plan/plan.h"
+#include "scenarios/plan/plan_price.h"
 
 namespace kvtwin {
 namespace {
@@ -118,6 +119,11 @@ Result<PlanSpec> plan_spec(const PlanWords& words) {
     if (!loss) return tl::unexpected<Error>(loss.error());
     spec.losses.push_back(std::move(*loss));
   }
+  for (const std::string& text : words.prices) {
+    Result<GivenPrice> price = parse_price(text);
+    if (!price) return tl::unexpected<Error>(price.error());
+    spec.prices.push_back(std::move(*price));
+  }
   if (!words.quality.empty()) {
     const Result<std::string> text = read_text_file(words.quality);
     if (!text) return tl::unexpected<Error>(text.error());
@@ -142,6 +148,7 @@ std::string plan_command(const PlanWords& words) {
   add("vary", words.vary);
   add("set", words.sets);
   add("loss", words.losses);
+  add("price", words.prices);
   if (!words.quality.empty()) add("quality", {words.quality});
   if (words.seeds != PlanWords().seeds) out += fmt::format(" --seeds={}", words.seeds);
   return out + (words.allow_roofline ? " --allow-roofline" : "");

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "engine/base/plural.h"
+
 namespace kvtwin {
 namespace {
 
@@ -57,9 +59,22 @@ std::string load_text(const PlanSpec& spec, double load) {
   return spec.load.whole ? fmt::format("{:.0f}", load) : fmt::format("{:.4g}", load);
 }
 
+std::string held_text(const PlanSpec& spec, const Candidate& c) {
+  if (c.held.load <= 0) return "<" + load_text(spec, c.broken.load);
+  return (c.broken.load <= 0 ? ">=" : "") + load_text(spec, c.held.load);
+}
+
 std::string price_text(const Candidate& c) {
-  return c.price_known ? fmt::format("{:.2f} $/h{}", c.usd_per_hour, c.price_assumed ? " (assumed)" : "")
-                       : "no price known";
+  if (!c.price_known) return "no price known";
+  const char* const basis = c.price_assumed ? " (assumed)" : c.price_given ? " (given)" : "";
+  return fmt::format("{:.2f} $/h{}", c.usd_per_hour, basis);
+}
+
+std::string gpus_text(const Candidate& c) {
+  std::string out = fmt::format("{} {}", c.gpus, plural(c.gpus, "GPU"));
+  if (c.nodes > 1 || c.gpus_of_nodes > c.gpus)
+    out += fmt::format(" of {} {}", c.nodes, plural(c.nodes, "node"));
+  return out;
 }
 
 std::string value_text(const Slo& slo, double value) {
@@ -78,14 +93,18 @@ std::string achieved_text(const Slo& slo, const SloValue& value) {
 
 std::string broken_text(const PlanSpec& spec, const Candidate& c) {
   if (!c.refused.empty()) return c.refused;
-  if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, c.held.load));
+  if (c.broken.load == 0)
+    return fmt::format("nothing breaks up to {}, the most that was {}", load_text(spec, c.held.load),
+                       c.held.load >= spec.load.high ? "asked" : "tried");
+  // Nothing below was asked, so the load at which it breaks is not known.
+  const std::string least = c.held.load > 0 ? "" : ", the least that was asked";
   if (!c.broken.ran) return fmt::format("fails at {}: {}", load_text(spec, c.broken.load), c.broken.error);
   if (figure_of(c.broken, "requests_rejected") > 0)
     return fmt::format("at {} {:.0f} requests are rejected", load_text(spec, c.broken.load),
                        figure_of(c.broken, "requests_rejected"));
   const Slo* slo = tightest(spec.slos, c.broken);
   if (slo == nullptr) return "";
-  return fmt::format("{} breaks at {}: {}", slo->text, load_text(spec, c.broken.load),
+  return fmt::format("{} breaks at {}{}: {}", slo->text, load_text(spec, c.broken.load), least,
                      cause_of(*slo, c.broken));
 }
 
@@ -168,6 +187,7 @@ std::vector<std::vector<std::string>> plan_rows(const PlanSpec& spec, const Plan
       rows[0].push_back(fmt::format("{} at {}", slo.text, load_text(spec, spec.need)));
   }
   rows[0].emplace_back("$/M out");
+  rows[0].emplace_back("off by");
   if (losses) rows[0].emplace_back("loss");
   rows[0].emplace_back("front");
   rows[0].emplace_back("what breaks");
@@ -178,13 +198,14 @@ std::vector<std::vector<std::string>> plan_rows(const PlanSpec& spec, const Plan
     row.push_back(c.price_known ? fmt::format("{:.2f}", c.usd_per_hour) : "?");
     row.push_back(state_text(c));
     const bool judged = c.refused.empty();
-    row.push_back(judged ? load_text(spec, c.held.load) : "-");
+    row.push_back(judged ? held_text(spec, c) : "-");
     for (size_t s = 0; s < spec.slos.size(); ++s) {
       if (spec.slos[s].kind == Slo::Kind::kOfEachRequest) continue;
       row.push_back(judged ? achieved_text(spec.slos[s], c.at_need.values[s]) : "-");
     }
     row.push_back(judged ? fmt::format("{:.3g}", figure_of(c.at_need, "usd_per_million_output_tokens"))
                          : "-");
+    row.push_back(judged || c.not_judged ? fmt::format("{:.0f} %", 100 * c.model_error) : "-");
     if (losses) row.push_back(c.loss ? fmt::format("{:.1f} %", *c.loss) : "?");
     row.emplace_back(plan.best == i ? "best" : c.on_front ? "*" : "");
     const std::string reuse = reuse_text(plan, c);

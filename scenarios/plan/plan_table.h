@@ -17,8 +17,13 @@ std::string last_word(const std::string& field);
 // A figure of a run's result; 0 if it has none.
 double figure_of(const LoadRun& run, const char* name);
 std::string load_text(const PlanSpec& spec, double load);
-// "3.50 $/h (assumed)".
+// The largest load that the candidate holds: "21"; ">=216" if no higher one was asked; "<100" if the lowest
+// one that was asked breaks.
+std::string held_text(const PlanSpec& spec, const Candidate& candidate);
+// "3.50 $/h (assumed)", "2.40 $/h (given)".
 std::string price_text(const Candidate& candidate);
+// "20 GPUs of 3 nodes"; "8 GPUs" if they are all those of one node.
+std::string gpus_text(const Candidate& candidate);
 // "7.6 s", "93.1 %", "1.52".
 std::string value_text(const Slo& slo, double value);
 // "7.6 s, 3.8x": the value at the requested load, and how many times the limit it is.

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "engine/base/plural.h"
+#include "scenarios/output/sessions_in_flight.h"
 #include "scenarios/plan/plan.h"
 #include "scenarios/plan/plan_table.h"
 
@@ -44,12 +45,16 @@ class Answer {
 
   void best(const Candidate& c) {
     const double held = c.held_all_seeds;
+    // No load breaks it, so that its margin may be larger.
+    const bool open = c.broken.load <= 0 && held >= c.held.load;
+    const char* const most = held >= spec_.load.high ? ", the most that was asked" : "";
     print(
-        "{} holds {} = {} ({} needed, margin {:.0f} %) with {} {}: {} {}, {}, {:.3g} $ per million "
+        "{} holds {} {} {}{} ({} needed, margin {}{:.0f} %) with {} {}: {}, {}, {:.3g} $ per million "
         "output tokens.\n",
-        c.name, last_word(spec_.load.field), load_text(spec_, held), load_text(spec_, spec_.need),
-        100 * (held / spec_.need - 1), c.seeds_tried, plural(c.seeds_tried, "seed"), c.gpus,
-        plural(c.gpus, "GPU"), price_text(c), figure_of(c.at_need, "usd_per_million_output_tokens"));
+        c.name, last_word(spec_.load.field), open ? "of at least" : "=", load_text(spec_, held),
+        open ? most : "", load_text(spec_, spec_.need), open ? "at least " : "",
+        100 * (held / spec_.need - 1), c.seeds_tried, plural(c.seeds_tried, "seed"), gpus_text(c),
+        price_text(c), figure_of(c.at_need, "usd_per_million_output_tokens"));
     print("At {}:", load_text(spec_, spec_.need));
     const char* comma = "";
     for (size_t i = 0; i < spec_.slos.size(); ++i) {
@@ -72,6 +77,22 @@ class Answer {
     if (c.seeds_tried > 1 && !c.seeds_matter)
       print("All seeds gave the same run: this scenario draws nothing, so further seeds are no evidence.\n");
     trust(c);
+    nodes(c);
+    load(c);
+  }
+
+  void nodes(const Candidate& c) {
+    if (!c.price_known || c.gpus_of_nodes <= c.gpus) return;
+    print("The price is of the {} {} in use; all {} GPUs of the {} are {:.2f} $/h.\n", c.gpus,
+          plural(c.gpus, "GPU"), c.gpus_of_nodes, c.nodes == 1 ? "node" : fmt::format("{} nodes", c.nodes),
+          c.usd_per_hour_of_nodes);
+  }
+
+  // Notes a run whose load was mostly lower than the one that it was asked for.
+  void load(const Candidate& c) {
+    const std::string note = in_flight_note(figure_of(c.at_need, "sessions_in_flight"), c.population,
+                                            figure_of(c.at_need, "sessions"), c.replicas);
+    if (!note.empty()) print("Note: at {}, {}.\n", load_text(spec_, spec_.need), note);
   }
 
   // Reports a margin that ends because the load cannot grow further, not because an SLO breaks.
@@ -114,7 +135,9 @@ class Answer {
           100 * kErrorRoofline, 100 * kErrorUnmeasured);
       return;
     }
-    print("No candidate holds {} = {}.\n", last_word(spec_.load.field), load_text(spec_, spec_.need));
+    const size_t unjudged = not_judged();
+    print("No candidate{} holds {} = {}.\n", unjudged > 0 ? " that was judged" : "",
+          last_word(spec_.load.field), load_text(spec_, spec_.need));
     const Candidate* most = nullptr;
     for (const Candidate& c : plan_.candidates) {
       if (c.refused.empty() && (most == nullptr || c.held.load > most->held.load)) most = &c;
@@ -125,6 +148,12 @@ class Answer {
       print("The highest load is {}, by {}; {}.\n", load_text(spec_, most->held.load), most->name,
             broken_text(spec_, *most));
     nearest();
+    if (most != nullptr) load(*most);
+  }
+
+  size_t not_judged() const {
+    return static_cast<size_t>(std::count_if(plan_.candidates.begin(), plan_.candidates.end(),
+                                             [](const Candidate& c) { return c.not_judged; }));
   }
 
   // The candidate that misses least, and the SLOs that it would keep.
@@ -146,6 +175,7 @@ class Answer {
     for (size_t i = 0; i < end; ++i) {
       const Candidate& c = plan_.candidates[i];
       if (!c.refused.empty()) continue;
+      if (plan_.best && c.usd_per_hour >= plan_.candidates[*plan_.best].usd_per_hour) continue;
       if (c.at_need.kept) {
         print("{} ({}) holds with {} of {} seeds only.\n", c.name, price_text(c), c.seeds_held,
               c.seeds_tried);
@@ -156,6 +186,9 @@ class Answer {
     if (plan_.best && fail > 0)
       print("{} cheaper {} {}: see the table.\n", fail, plural(fail, "candidate"),
             fail == 1 ? "fails" : "fail");
+    if (const size_t unjudged = not_judged(); unjudged > 0 && !plan_.not_judged())
+      print("{} {} not judged, without measured kernels: --allow-roofline judges {}.\n", unjudged,
+            unjudged == 1 ? "candidate was" : "candidates were", unjudged == 1 ? "it" : "them");
     out_ += '\n';
   }
 
@@ -178,7 +211,7 @@ class Answer {
     const auto width = static_cast<int>(last_word(spec_.load.field).size() + 6);
     for (const CostStep& step : curve) {
       const Candidate& c = plan_.candidates[step.candidate];
-      print("{:>{}}  {}: {}\n", load_text(spec_, step.up_to), width, price_text(c), c.name);
+      print("{:>{}}  {}: {}\n", held_text(spec_, c), width, price_text(c), c.name);
     }
   }
 
@@ -195,10 +228,16 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
   out["not_judged"] = c.not_judged;
   out["gpus"] = c.gpus;
   out["usd_per_hour"] = c.usd_per_hour;
+  out["price_known"] = c.price_known;
   out["price_assumed"] = c.price_assumed;
+  out["price_given"] = c.price_given;
+  out["nodes"] = c.nodes;
+  out["gpus_of_nodes"] = c.gpus_of_nodes;
+  out["usd_per_hour_of_nodes"] = c.usd_per_hour_of_nodes;
   if (!c.refused.empty()) return out;
   out["holds"] = c.holds();
   out["up_to"] = c.held.load;
+  out["up_to_text"] = held_text(spec, c);
   out["breaks_at"] = c.broken.load;
   out["breaks"] = broken_text(spec, c);
   out["usd_per_million_output_tokens"] = figure_of(c.at_need, "usd_per_million_output_tokens");
@@ -286,9 +325,12 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Plan& plan) {
   nlohmann::ordered_json out;
   out["load"] = spec.load.field;
   out["need"] = spec.need;
+  out["not_judged"] = plan.not_judged();
   if (plan.best) {
     out["best"] = plan.candidates[*plan.best].name;
-    out["holds_up_to"] = plan.candidates[*plan.best].held_all_seeds;
+    const Candidate& best = plan.candidates[*plan.best];
+    out["holds_up_to"] = best.held_all_seeds;
+    out["holds_more"] = best.broken.load <= 0 && best.held_all_seeds >= best.held.load;
   }
   for (const Candidate& candidate : plan.candidates) {
     out["candidates"].push_back(json_of(spec, candidate));

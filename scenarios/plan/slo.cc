@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -29,6 +30,38 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 std::string did_you(const std::string& word, const std::vector<std::string>& known) {
   const std::string close = did_you_mean(word, known);
   return close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close;
+}
+
+// "TTFT p95 < 5 s" as ttft_p95<5s.
+std::string plain(std::string_view text) {
+  std::string out;
+  bool gap = false, compared = false;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isspace(byte) != 0) {
+      gap = true;
+      continue;
+    }
+    compared = compared || c == '<' || c == '>';
+    if (gap && !compared && !out.empty()) out += '_';
+    gap = false;
+    out += compared ? c : static_cast<char>(std::tolower(byte));
+  }
+  return out;
+}
+
+// What an unknown latency could mean: ttft_95 is ttft_p95.
+std::string latency_hint(const std::string& name) {
+  for (const std::string& latency : kLatencies) {
+    if (!name.starts_with(latency) || name.size() == latency.size()) continue;
+    std::string point = name.substr(latency.size());
+    std::erase(point, '_');
+    if (point.find_first_not_of("0123456789") == std::string::npos) point.insert(0, 1, 'p');
+    if (has(kPoints, point)) return fmt::format("did you mean \"{}_{}\"?", latency, point);
+    if (name[latency.size()] == '_' && point[0] == 'p')
+      return fmt::format("{} with one of: {}", latency, fmt::join(kPoints, ", "));
+  }
+  return did_you(name, kLatencies);
 }
 
 struct Words {
@@ -147,10 +180,11 @@ bool is_latency(const std::string& figure) { return figure.ends_with("_ms"); }
 
 Result<Slo> parse_slo(std::string_view text) {
   const std::string where = fmt::format("--slo={}", text);
-  const Result<Words> words = split(text, where);
+  const std::string written = plain(text);
+  const Result<Words> words = split(written, where);
   if (!words) return tl::unexpected<Error>(words.error());
   Slo slo;
-  slo.text = text;
+  slo.text = written;
   slo.below = words->below;
   if (words->name == "goodput") {
     slo.kind = Slo::Kind::kGoodput;
@@ -183,7 +217,7 @@ Result<Slo> parse_slo(std::string_view text) {
   }
   if (!words->unit.empty())
     return make_error(where, fmt::format("there is no latency \"{}\"", words->name),
-                      fmt::format("{}; other figures take a plain number", did_you(words->name, kLatencies)));
+                      fmt::format("{}; other figures take a plain number", latency_hint(words->name)));
   slo.figure = metric_name(words->name);
   if (slo.figure.empty())
     return make_error(where, fmt::format("there is no metric \"{}\"", words->name), metric_hint(words->name));

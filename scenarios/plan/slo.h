@@ -9,7 +9,8 @@
 //   requests_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a
 //                      plain number
 //
-// Requests with one output token meet every TPOT condition.
+// Requests with one output token meet every TPOT condition. Capitals and spaces are accepted:
+// "TTFT p99 < 2 s".
 
 #ifndef KVTWIN_SCENARIOS_PLAN_SLO_H_
 #define KVTWIN_SCENARIOS_PLAN_SLO_H_
@@ -25,7 +26,7 @@ namespace kvtwin {
 
 struct Slo {
   enum class Kind { kFigure, kOfEachRequest, kGoodput };
-  std::string text;  // as written
+  std::string text;  // as written, without spaces
   Kind kind{};
   std::string figure;  // of a result; for conditions on each request: ttft, tpot, e2e
   bool below = true;   // the figure must stay below the limit; false: above it

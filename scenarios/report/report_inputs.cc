@@ -14,10 +14,12 @@
 #include "scenarios/output/limiting.h"
 #include "scenarios/output/metric_names.h"
 #include "scenarios/output/run_setting.h"
+#include "scenarios/output/sessions_in_flight.h"
 #include "scenarios/output/summary.h"
 #include "scenarios/report/report_evidence.h"
 #include "scenarios/report/report_slos.h"
 #ifdef KVTWIN_HAVE_SQLITE
+#include "scenarios/sweep/folder.h"
 #include "scenarios/sweep/index.h"
 #endif
 
@@ -95,6 +97,10 @@ ReportSetting setting_of(const v1::RunResult& result) {
   if (!setting->routing.empty()) out.emplace_back("routing", setting->routing);
   out.emplace_back("trace", setting->trace);
   out.emplace_back("KV room", grouped(result.pages().gpu_tokens()) + " tokens");
+  if (result.has_price())
+    out.emplace_back("price", fmt::format("{} {}, {:.2f} $/h{}", result.price().gpus(),
+                                          plural(result.price().gpus(), "GPU"), result.price().usd_per_hour(),
+                                          result.price().assumed() ? " (assumed)" : ""));
   return out;
 }
 
@@ -131,7 +137,11 @@ ReportSetting setting_of_plan(const ReportEvidence& plan) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(fs::path(plan.dir) / "points", ignored))
     dirs.push_back(entry.path().string());
-  return dirs.empty() ? ReportSetting() : common_setting(*std::min_element(dirs.begin(), dirs.end()), fields);
+  if (dirs.empty()) return {};
+  ReportSetting out = common_setting(*std::min_element(dirs.begin(), dirs.end()), fields);
+  // A plan has prices of its own (--price).
+  std::erase_if(out, [](const auto& fact) { return fact.first == "price"; });
+  return out;
 }
 
 Result<ReportRun> read_run(const std::string& dir) {
@@ -147,6 +157,7 @@ Result<ReportRun> read_run(const std::string& dir) {
   out.summary = format_summary(*result, OutputFormat::kJsonl, {});
   out.setting = setting_of(*result);
   if (result->backend() == "sim") out.limited_by = limiting(*result).sentence;
+  if (const std::string note = in_flight_note(*result); !note.empty()) result->add_notes(note);
   out.result = std::move(*result);
   out.requests = std::move(*requests);
   std::error_code ignored;
@@ -177,8 +188,13 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
   for (IndexedSweep::Point& point : index->points)
     out.points.push_back(
         {std::move(point.values), std::move(point.metrics), dir + "/points/" + point.key, {}});
+  for (IndexedSweep::Failure& one : index->failures)
+    out.failures.push_back({one.points, std::move(one.error)});
   if (out.points.empty())
-    return make_error(dir, "is a sweep without a finished point", "kvtwin sweep continues it");
+    return make_error(dir, "is a sweep without a finished point",
+                      out.failures.empty() ? "kvtwin sweep continues it"
+                                           : "its first error: " + out.failures.front().error);
+  out.command = sweep_command(dir);
   out.setting = common_setting(out.points.front().dir, out.axes);
   return out;
 #else

@@ -40,6 +40,13 @@ bool starts_with_number(std::string_view text) {
   return number(text.substr(0, text.size() - unit_after(text).size())).has_value();
 }
 
+// "1-8", which other tools take for 1 to 8.
+bool looks_like_dashed_range(std::string_view text, size_t dash) {
+  if (dash == std::string_view::npos || dash == 0) return false;
+  const std::optional<Number> low = number(text.substr(0, dash)), high = number(text.substr(dash + 1));
+  return low && high && low->whole && high->whole && low->value < high->value;
+}
+
 Result<void> split_list(std::string_view field, std::string_view list, Axis* axis) {
   const std::string_view all = list;
   while (true) {
@@ -135,6 +142,10 @@ Result<Axis> parse_axis(std::string_view vary) {
   // Dots in a comma-separated list belong to a name or a path.
   const bool range = dots != std::string_view::npos && text.find(',') == std::string_view::npos &&
                      starts_with_number(text.substr(0, dots));
+  if (const size_t dash = text.find('-'); looks_like_dashed_range(text, dash))
+    return make_error(where, fmt::format("\"{}\" is no range", text),
+                      fmt::format("{0}..{1}+1 is every value, {0}..{1}*2 doubles", text.substr(0, dash),
+                                  text.substr(dash + 1)));
   Result<void> ok = range ? take_range(where, text, dots, &axis) : split_list(axis.field, text, &axis);
   if (!ok) return tl::unexpected<Error>(ok.error());
   for (size_t i = 0; i < axis.values.size(); ++i) {

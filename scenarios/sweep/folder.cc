@@ -35,14 +35,17 @@ std::vector<std::string> fields(const SweepWords& words) {
   return sorted(std::move(out));
 }
 
-std::string text_of(const SweepWords& words) {
+constexpr std::string_view kCommand = "# command: ";
+
+std::string text_of(const SweepWords& words, const std::string& command) {
   v1::Sweep sweep;
   sweep.set_scenario(name_of(words));
   for (const std::string& one : words.vary) sweep.add_vary(one);
   for (const std::string& one : words.sets) sweep.add_set(one);
   std::string text;
   google::protobuf::TextFormat::PrintToString(sweep, &text);
-  return "# The sweep of this folder. Written by kvtwin sweep.\n" + text;
+  const std::string comment = command.empty() ? "" : fmt::format("{}{}\n", kCommand, command);
+  return "# The sweep of this folder. Written by kvtwin sweep.\n" + comment + text;
 }
 
 }  // namespace
@@ -74,8 +77,8 @@ Result<void> check_same_sweep(const std::string& dir, const SweepWords& words) {
       "is there");
 }
 
-Result<void> note_sweep(const std::string& dir, const SweepWords& words) {
-  const std::string text = text_of(words), path = (fs::path(dir) / kFile).string();
+Result<void> note_sweep(const std::string& dir, const SweepWords& words, const std::string& command) {
+  const std::string text = text_of(words, command), path = (fs::path(dir) / kFile).string();
   std::error_code failed;
   if (fs::exists(path, failed)) {
     const Result<std::string> there = read_text_file(path);
@@ -89,6 +92,22 @@ Result<void> note_sweep(const std::string& dir, const SweepWords& words) {
   fs::rename(fs::path(dir) / draft, path, failed);
   if (failed) return make_error(path, "cannot be written: " + failed.message());
   return {};
+}
+
+std::string sweep_command(const std::string& dir) {
+  const std::string path = (fs::path(dir) / kFile).string();
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return "";
+  if (const size_t at = text->find(kCommand); at != std::string::npos) {
+    const size_t begin = at + kCommand.size();
+    return text->substr(begin, text->find('\n', begin) - begin);
+  }
+  v1::Sweep file;
+  if (!parse_textproto(*text, path, &file)) return "";
+  std::string out = "kvtwin sweep " + file.scenario();
+  for (const std::string& vary : file.vary()) out += fmt::format(" '--vary={}'", vary);
+  for (const std::string& set : file.set()) out += fmt::format(" '--set={}'", set);
+  return out + " --out=" + dir;
 }
 
 }  // namespace kvtwin

@@ -26,8 +26,12 @@ uint64_t sweep_fingerprint(const SweepWords& words);
 // Fails if `dir` belongs to another sweep.
 Result<void> check_same_sweep(const std::string& dir, const SweepWords& words);
 
-// Writes DIR/sweep.textproto. An error here is an environment failure.
-Result<void> note_sweep(const std::string& dir, const SweepWords& words);
+// Writes DIR/sweep.textproto, with the command in a comment if one is given. An error here is an environment
+// failure.
+Result<void> note_sweep(const std::string& dir, const SweepWords& words, const std::string& command = {});
+
+// The command of DIR/sweep.textproto; one made from its words if it names none. "": there is no such file.
+std::string sweep_command(const std::string& dir);
 
 }  // namespace kvtwin
 

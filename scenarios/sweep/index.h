@@ -54,7 +54,7 @@ Result<void> run_indexed_sweep(const SweepSpec& spec, const std::string& dir, co
                                std::vector<SweepRow>* rows, const Warn& warn,
                                const std::function<void(const SweepRow&)>& ended);
 
-// The finished points of an index.
+// The finished points of an index, and why others failed.
 struct IndexedSweep {
   std::vector<std::string> axes;
   struct Point {
@@ -63,6 +63,11 @@ struct IndexedSweep {
     std::string key;                  // its folder is points/KEY of the sweep
   };
   std::vector<Point> points;  // by number
+  struct Failure {
+    uint64_t points = 0;
+    std::string error;
+  };
+  std::vector<Failure> failures;  // by error, the most frequent first
 };
 Result<IndexedSweep> read_index(const std::string& path);
 

@@ -83,6 +83,12 @@ Result<IndexedSweep> read_index(const std::string& path) {
                      if (found != place.end()) metrics[found->second][text(row, 1)] = value(row, 2);
                    });
   if (!ok) return tl::unexpected<Error>(ok.error());
+  ok = reader.each(
+      "SELECT count(*), error FROM points WHERE state='failed' GROUP BY error ORDER BY 1 DESC, 2",
+      [&](sqlite3_stmt* row) {
+        out.failures.push_back({static_cast<uint64_t>(sqlite3_column_int64(row, 0)), text(row, 1)});
+      });
+  if (!ok) return tl::unexpected<Error>(ok.error());
   for (size_t i = 0; i < out.points.size(); ++i) out.points[i].metrics = metrics[i].dump();
   return out;
 }

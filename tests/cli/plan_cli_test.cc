@@ -89,7 +89,8 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
       folder, words_of({"plan", kScenario, "--allow-roofline", "--seeds=1"},
                        {"--vary=hardware.node=h200,l40s", "--vary=engines.count=1,2", "--slo=ttft_p90<1500ms",
                         "--load=replay.population=1..32", "--need=8", "--out=" + folder.file("p")}));
-  CHECK(again.said(" 0 runs now"));
+  CHECK(again.said(" 0 runs now, "));
+  CHECK(!again.said(" 0 runs now, 0 found"));
   CHECK(again.out.find(cheapest + " holds population = ") != std::string::npos);
 }
 
@@ -136,11 +137,13 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   CHECK(refused.status == 2);
   CHECK(refused.out.starts_with("Not judged: "));
   CHECK(refused.out.find("100 % of its step time is not measured") != std::string::npos);
+  CHECK(Json::parse(folder.read("q/plan.json"))["not_judged"] == true);
   const Outcome none =
       plan({"--slo=ttft_p90<1us", "--load=replay.population=1..4", "--need=2", "--allow-roofline"});
   CHECK(none.status == 1);
   CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
   CHECK(none.out.find("None holds even 1.") != std::string::npos);
+  CHECK(none.out.find("   <1  ") != std::string::npos);
   // The nearest promise is one that the candidate keeps.
   const size_t nearest = none.out.find("The nearest promise at 2: --slo='ttft_p90<=");
   REQUIRE_MESSAGE(nearest != std::string::npos, none.out);
@@ -160,7 +163,8 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
   const Outcome sessions =
       plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",
             "--set=replay.tool_scale=1", "--set=replay.think_cap_s=600"});
-  CHECK(sessions.out.find("breaks at 1: tools and think time of the sessions") != std::string::npos);
+  CHECK(sessions.out.find("breaks at 1, the least that was asked: tools and think time of the sessions") !=
+        std::string::npos);
   CHECK(plan({"--slo=ttft_p90<1", "--load=replay.population=1..4", "--need=1"}).said("1 has no unit"));
   CHECK(plan({"--slo=tfft_p90<1s", "--load=replay.population=1..4", "--need=1"}).status == 2);
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population", "--need=1"}).said("is not FIELD=LOW..HIGH"));
@@ -172,4 +176,103 @@ TEST_CASE("plan: refuses unmeasured hardware, and reports errors") {
             .said("did you mean \"population\""));
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=1", "--vary=engines.count=1..4"})
             .said("is a range to sample from"));
+}
+
+namespace {
+
+Json plan_json(const Folder& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"--allow-roofline", "--seeds=1", "--out=" + folder.file("r")};
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome plan = run_kvtwin(folder, words_of({"plan", kScenario, "--quiet", "--format=json"}, words));
+  REQUIRE_MESSAGE(plan.status == 0, plan.err);
+  return Json::parse(plan.out);
+}
+
+std::string plan_text(const Folder& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"--allow-roofline", "--seeds=1", "--out=" + folder.file("r")};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_kvtwin(folder, words_of({"plan", kScenario, "--quiet"}, words)).out;
+}
+
+}  // namespace
+
+TEST_CASE("plan: a bound of --load is no capacity") {
+  const Folder folder;
+  const std::vector<std::string> words = {"--slo=ttft_p90<1h", "--load=replay.population=1..3", "--need=2"};
+  const std::string text = plan_text(folder, words);
+  CAPTURE(text);
+  CHECK(
+      text.find("holds population of at least 3, the most that was asked (2 needed, margin at least 50 %)") !=
+      std::string::npos);
+  CHECK(text.find("nothing breaks up to 3, the most that was asked") != std::string::npos);
+  CHECK(text.find("  >=3  ") != std::string::npos);
+  const Json answer = plan_json(folder, words);
+  CHECK(answer["holds_more"] == true);
+  CHECK(answer["candidates"][0]["up_to_text"] == ">=3");
+}
+
+TEST_CASE("plan: given prices decide, and the answer says that they are given") {
+  const Folder folder;
+  const std::vector<std::string> words = {"--vary=hardware.node=h200,h100", "--slo=ttft_p90<1h",
+                                          "--load=replay.population=1..2", "--need=1"};
+  const Json before = plan_json(folder, words);
+  CHECK(before["best"] == "hardware.node=h100");
+  std::vector<std::string> priced = words;
+  priced.push_back("--price=h200=0.5");
+  const Json after = plan_json(folder, priced);
+  CHECK(after["best"] == "hardware.node=h200");
+  const auto h200 = [](const Json& answer) {
+    for (const Json& candidate : answer["candidates"])
+      if (candidate["name"] == "hardware.node=h200") return candidate;
+    return Json();
+  };
+  CHECK(h200(after)["usd_per_hour"] == 0.5);
+  CHECK(h200(after)["price_given"] == true);
+  const double ratio = h200(before)["usd_per_hour"].get<double>() / 0.5;
+  CHECK(h200(before)["usd_per_million_output_tokens"].get<double>() ==
+        doctest::Approx(ratio * h200(after)["usd_per_million_output_tokens"].get<double>()));
+  CHECK(plan_text(folder, priced).find("1 GPU, 0.50 $/h (given), ") != std::string::npos);
+  CHECK(Json::parse(folder.read("r/plan.json"))["command"].get<std::string>().find("'--price=h200=0.5'") !=
+        std::string::npos);
+}
+
+TEST_CASE("plan: the price counts GPUs in use, and the answer names the nodes that hold them") {
+  const Folder folder;
+  const std::string text = plan_text(
+      folder, {"--set=hardware.node=h200-x8", "--set=engines.count=3", "--set=engines.tensor_parallel=4",
+               "--slo=ttft_p90<1h", "--load=replay.population=1..2", "--need=1"});
+  CAPTURE(text);
+  CHECK(text.find("12 GPUs of 2 nodes, 42.00 $/h (assumed)") != std::string::npos);
+  CHECK(text.find("The price is of the 12 GPUs in use; all 16 GPUs of the 2 nodes are 56.00 $/h.") !=
+        std::string::npos);
+}
+
+TEST_CASE("plan: of candidates with equal price the one with more margin is the best") {
+  const Folder folder;
+  const Json answer = plan_json(folder, {"--vary=memory.gpu_pages=6000,20000", "--slo=ttft_p90<1500ms",
+                                         "--load=replay.population=1..32", "--need=1"});
+  REQUIRE(answer["candidates"][1]["holds"] == true);
+  CHECK(answer["candidates"][0]["usd_per_hour"] == answer["candidates"][1]["usd_per_hour"]);
+  CHECK(answer["candidates"][0]["up_to"] > answer["candidates"][1]["up_to"]);
+  CHECK(answer["best"] == "memory.gpu_pages=20000");
+}
+
+TEST_CASE("plan: progress without a terminal; a fleet that is mostly idle is noted, in a run too") {
+  const Folder folder;
+  const std::vector<std::string> words = {
+      "--slo=ttft_p90<1h", "--load=replay.population=20..40", "--need=40", "--set=replay.think_cap_s=0",
+      "--allow-roofline",  "--out=" + folder.file("i"),       "--seeds=1"};
+  const Outcome plan = run_kvtwin(folder, words_of({"plan", kScenario}, words));
+  CHECK_MESSAGE(plan.said("plan: round 1, 0 of 1 run; 0 made, 0 found, 0 s"), plan.err);
+  CAPTURE(plan.out);
+  CHECK(plan.out.find("Note: at 40, on average ") != std::string::npos);
+  CHECK(plan.out.find(" of 40 sessions were in flight, because the trace has only 48") != std::string::npos);
+  const auto run = [&](const std::string& population) {
+    return run_kvtwin(folder,
+                      words_of({"run", kScenario, "--no-write", "--quiet"},
+                               {"--set=replay.population=" + population, "--set=replay.think_cap_s=0"}));
+  };
+  CHECK(run("40").out.find(" of 40 sessions were in flight, because the trace has only 48") !=
+        std::string::npos);
+  CHECK(run("2").out.find("sessions were in flight") == std::string::npos);
 }

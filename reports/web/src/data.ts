@@ -141,7 +141,14 @@ export interface PlanCandidate {
   up_to?: number;
   holds?: boolean;
   breaks?: string;
-  gpus?: number;
+  not_judged?: boolean;
+  price_known?: boolean;  // false: usd_per_hour is 0
+  price_assumed?: boolean;
+  price_given?: boolean;
+  gpus?: number;  // in use
+  nodes?: number;
+  gpus_of_nodes?: number;
+  up_to_text?: string;
   on_front?: boolean;
   usd_per_million_output_tokens?: number;
   slos?: Record<string, { value: number; use: number }>;
@@ -153,6 +160,8 @@ export interface Plan {
   need: number;
   best?: string;
   holds_up_to?: number;
+  holds_more?: boolean;  // no load was asked that breaks it
+  not_judged?: boolean;
   scenario?: string;
   answer: string[];
   table: string[][];
@@ -172,6 +181,8 @@ export interface Sweep {
   dir: string;
   setting: [string, string][];  // what all points have in common
   axes: string[];
+  command?: string;
+  failures?: { points: number; error: string }[];  // points without a result
   points: SweepPoint[];
 }
 

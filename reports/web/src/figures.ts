@@ -1,6 +1,7 @@
 // The figures of runs by their names in docs/reference/metrics.md, the groups they are shown in, and their SLOs.
 
 import type { Run, Slo, SloValue } from "./data.js";
+import { unitOf } from "./glossary.js";
 
 // Figures that a real server's files lack are 0 in a result, and undefined here.
 export function figure(run: Run, name: string): number | undefined {
@@ -131,6 +132,24 @@ export const kCards: CardFigure[] = [
   { label: "$ per million output tokens", name: "usd_per_million_output_tokens", unit: "", more: false },
   { label: "prefix reuse", name: "prefix_reuse", unit: "fraction", more: true },
 ];
+
+const kLatencyNames: Record<string, string> = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "latency", session_makespan: "session" };
+
+// "TTFT p95" of ttft_p95_ms.
+function labelOf(metric: string): string {
+  const latency = /^(\w+)_(mean|p\d+)_ms$/.exec(metric);
+  if (latency) return `${kLatencyNames[latency[1] ?? ""] ?? (latency[1] ?? "").replaceAll("_", " ")} ${latency[2]}`;
+  return metric.replaceAll("_", " ");
+}
+
+// A card for each metric that an SLO limits, then the usual ones.
+export function cardsOf(slos: Slo[]): CardFigure[] {
+  const usual = (name: string) => kCards.find((card) => card.name === name);
+  const limited = [...new Map(slos.filter((slo) => slo.figure !== "").map((slo) => [slo.figure, slo])).values()].map(
+    (slo) => usual(slo.figure) ?? { label: labelOf(slo.figure), name: slo.figure, unit: unitOf(slo.figure), more: slo.text.includes(">") },
+  );
+  return [...limited, ...kCards.filter((card) => !limited.some((one) => one.name === card.name))];
+}
 
 // The SLO that limits `name`; of several, the one with the largest use.
 export function sloOf(slos: Slo[], values: SloValue[], name: string): { slo: Slo; value: [number, number, boolean] } | undefined {

@@ -1,7 +1,7 @@
 // The top of the page: what the report is about, the five cards, and what limits each run.
 
 import type { Report, Run } from "./data.js";
-import { figure, kCards, keepsAll, sloOf, type CardFigure } from "./figures.js";
+import { cardsOf, figure, keepsAll, sloOf, type CardFigure } from "./figures.js";
 import { term } from "./glossary.js";
 import { element, markOf, section } from "./page.js";
 import { change, quantity } from "./units.js";
@@ -15,11 +15,18 @@ function title(report: Report): string {
   if (report.runs.length === 1) parts.push(names[0] ?? "");
   else if (report.runs.length > 1 && names.length <= 3) parts.push(names.join(" vs "));
   else if (report.runs.length > 1) parts.push(`${report.runs.length} runs compared`);
-  for (const plan of report.plans) parts.push(`Plan: ${stem(plan.data.scenario ?? plan.dir)}`);
-  for (const sweep of report.sweeps) parts.push(`Sweep of ${String(sweep.points[0]?.metrics["scenario"] ?? sweep.dir)}`);
+  if (report.plans.length > 0) parts.push(several("Plan", report.plans.map((plan) => stem(plan.data.scenario ?? plan.dir))));
+  if (report.sweeps.length > 0) parts.push(several("Sweep", report.sweeps.map((sweep) => String(sweep.points[0]?.metrics["scenario"] ?? sweep.dir))));
   if (report.validations.length > 0) parts.push("Validation");
   if (report.qualities.length > 0) parts.push("Quality");
   return parts.join(" · ") || "kvtwin report";
+}
+
+// "Plan of a", "2 plans of a", "2 plans of a and b".
+function several(what: string, of: string[]): string {
+  const names = [...new Set(of)];
+  const count = of.length > 1 ? `${of.length} ${what.toLowerCase()}s` : what;
+  return names.length <= 3 ? `${count} of ${names.join(" and ")}` : count;
 }
 
 const stem = (path: string) => (path.split("/").at(-1) ?? path).replace(/\.textproto$/, "");
@@ -93,7 +100,7 @@ function valueLine(report: Report, run: Run, r: number, card: CardFigure): HTMLE
 
 function cards(report: Report): HTMLElement {
   const out = element("div", "", "cards");
-  for (const card of kCards) {
+  for (const card of cardsOf(report.slos)) {
     const box = element("div", "", "card");
     const head = element("h3");
     head.append(term(card.label, card.name));
@@ -111,7 +118,7 @@ function cards(report: Report): HTMLElement {
 
 // SLOs of figures that no card shows.
 function others(report: Report): HTMLElement | undefined {
-  const rest = report.slos.map((slo, s) => ({ slo, s })).filter(({ slo }) => !kCards.some((card) => card.name === slo.figure));
+  const rest = report.slos.map((slo, s) => ({ slo, s })).filter(({ slo }) => slo.figure === "");
   if (rest.length === 0 || report.runs.length === 0) return undefined;
   const out = element("p", "", "slos");
   out.append("Further SLOs: ");
@@ -122,6 +129,13 @@ function others(report: Report): HTMLElement | undefined {
       out.append(element("span", value ? `${value[2] ? "✓" : "✗"} ${slo.text}, ${(100 * value[1]).toFixed(0)}\u00a0% used` : `? ${slo.text}: not known`, value ? (value[2] ? "kept" : "broken") : ""), " ");
     }
   });
+  return out;
+}
+
+// Each note once, and the runs that have it.
+function notesOf(runs: Run[]): Map<string, string[]> {
+  const out = new Map<string, string[]>();
+  for (const run of runs) for (const note of run.notes) out.set(note, [...(out.get(note) ?? []), run.name]);
   return out;
 }
 
@@ -140,7 +154,7 @@ export function summary(report: Report): HTMLElement {
   });
   for (const run of report.runs) {
     if (keepsAll(run.slos) === undefined && report.slos.length > 0) into.append(element("p", `${run.name} lacks figures of the SLOs.`, "about"));
-    for (const note of run.notes) into.append(element("p", `${report.runs.length > 1 ? `${run.name}: ` : ""}${note}`, "note"));
   }
+  for (const [note, names] of notesOf(report.runs)) into.append(element("p", `${names.length < report.runs.length ? `${names.join(", ")}: ` : ""}${note}`, "note"));
   return into;
 }

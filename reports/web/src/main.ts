@@ -35,6 +35,9 @@ function provenance(report: Report): void {
   for (const plan of report.plans) {
     if (plan.data.command) into.append(element("p", `${plan.dir}: ${plan.data.command}`));
   }
+  for (const sweep of report.sweeps) {
+    if (sweep.command) into.append(element("p", `${sweep.dir}: ${sweep.command}`));
+  }
   for (const run of report.runs) {
     const backend = run.summary["backend"] ?? "";
     if (run.scenario === "") {

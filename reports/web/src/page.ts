@@ -75,6 +75,11 @@ export function redraw(): void {
   for (const { chart, option } of charts) draw(chart, option);
 }
 
+// A phone, or a narrow window: as in style.css.
+export function isNarrow(): boolean {
+  return window.innerWidth <= 600;
+}
+
 export function isDark(): boolean {
   return dark;
 }
@@ -193,7 +198,10 @@ export function table(into: HTMLElement, caption: string, head: string[], rows: 
       const cell = element(i === 0 ? "th" : "td");
       cell.append(content);
       // Sentences wrap, figures do not.
-      if (typeof content === "string" && content.length > kSentence) cell.className = "text";
+      if (typeof content === "string" && content.length > kSentence) {
+        cell.className = "text";
+        out.tHead?.rows[0]?.cells[i]?.classList.add("text");
+      }
       if (i === 0) cell.setAttribute("scope", "row");
       if (head[i]) cell.dataset["name"] = head[i];
       line.append(cell);

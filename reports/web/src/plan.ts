@@ -3,7 +3,7 @@
 import type { EChartsCoreOption } from "echarts/core";
 
 import type { Evidence, Plan, PlanCandidate } from "./data.js";
-import { colours, columns, element, number, plot, section, table } from "./page.js";
+import { colours, columns, element, isDark, number, plot, section, table } from "./page.js";
 import { quantity } from "./units.js";
 
 export function plans(given: Evidence<Plan>[]): void {
@@ -12,17 +12,21 @@ export function plans(given: Evidence<Plan>[]): void {
     into.append(cards(data));
     into.append(element("p", data.answer[0] ?? "", "limits"));
     const list = element("ul");
-    for (const sentence of data.answer.slice(1)) list.append(element("li", sentence));
+    const notes = data.answer.filter((sentence) => sentence.startsWith(kNote));
+    for (const sentence of data.answer.slice(1)) if (!notes.includes(sentence)) list.append(element("li", sentence));
     into.append(list);
+    for (const note of notes) into.append(element("p", note.slice(kNote.length), "note"));
     const grid = columns(into);
     const name = given.length > 1 ? `Plan ${p + 1}: ` : "";
     const uses = data.uses ?? [];
     if (data.candidates.some((one) => (one.up_to ?? 0) > 0)) plot(grid, `${name}Cost over load, $ per hour: the cheapest candidate for each load, and the front`, () => costs(data), { height: 300 });
     if (uses.length > 0) plot(grid, `${name}Limits of ${data.best ?? "the best candidate"} at ${data.need}: how much of each is used`, () => limits(data), { height: Math.max(120, 40 + 34 * uses.length) });
     const [head, ...rows] = data.table;
-    table(into, `Candidates, best first (${dir})`, head ?? [], rows).classList.add("stacks");
+    table(into, `${judged(data) ? "Candidates, best first" : "Candidates, not judged"} (${dir})`, head ?? [], rows).classList.add("stacks");
   });
 }
+
+const kNote = "Note: ";
 
 function card(label: string, value: string, verdict = "", kept?: boolean): HTMLElement {
   const out = element("div", "", kept === undefined ? "card" : kept ? "card kept" : "card broken");
@@ -33,19 +37,26 @@ function card(label: string, value: string, verdict = "", kept?: boolean): HTMLE
   return out;
 }
 
+// Plans of earlier versions do not state it.
+function judged(plan: Plan): boolean {
+  return !(plan.not_judged ?? (plan.candidates.every((one) => one.refused) && plan.candidates.some((one) => one.not_judged)));
+}
+
 // The best candidate: what it is, what it costs, what it holds, and the SLOs at the load that is needed.
 function cards(plan: Plan): HTMLElement {
   const out = element("div", "", "cards");
   const best = plan.candidates.find((one) => one.name === plan.best);
   if (!best) {
-    out.append(card("Verdict", "none holds", `${number(plan.need)} needed`, false));
+    out.append(judged(plan) ? card("Verdict", "none holds", `${number(plan.need)} needed`, false) : card("Verdict", "not judged", "no candidate has measured kernels"));
     return out;
   }
   const holds = plan.holds_up_to ?? best.up_to ?? 0;
-  out.append(card("Best candidate", best.name.replace(/[\w.]+\.(\w+=)/g, "$1")));
-  out.append(card("$ per hour", number(best.usd_per_hour, 3)));
+  out.append(card("Best candidate", shortName(best.name), gpusText(best)));
+  if (best.price_known === false) out.append(card("$ per hour", "not known", "kvtwin plan --price=NODE=USD"));
+  else out.append(card("$ per hour", best.usd_per_hour.toFixed(2), basisOf(best)),
+    card("$ per month", number(Math.round(best.usd_per_hour * kHoursPerMonth)), `${kHoursPerMonth} h ${basisOf(best)}`));
   if ((best.usd_per_million_output_tokens ?? 0) > 0) out.append(card("$ per million output tokens", number(best.usd_per_million_output_tokens, 3)));
-  out.append(card(`holds ${word(plan.load)}`, number(holds), `${number(plan.need)} needed`, holds >= plan.need));
+  out.append(card(`holds ${word(plan.load)}`, `${plan.holds_more ? "≥ " : ""}${number(holds)}`, `${number(plan.need)} needed${plan.holds_more ? "; no more was asked" : ""}`, holds >= plan.need));
   for (const [text, { value, use }] of Object.entries(best.slos ?? {})) {
     const name = text.replace(/[<>].*/, "");
     const latency = /^(ttft|tpot|itl|e2e|session)/.test(name);
@@ -53,6 +64,23 @@ function cards(plan: Plan): HTMLElement {
   }
   return out;
 }
+
+const kHoursPerMonth = 730;
+
+function basisOf(one: PlanCandidate): string {
+  return one.price_assumed ? "(assumed)" : one.price_given ? "(given)" : "";
+}
+
+function gpusText(one: PlanCandidate): string {
+  const nodes = one.nodes ?? 0;
+  if (one.gpus === undefined) return "";
+  const used = `${number(one.gpus)} ${one.gpus === 1 ? "GPU" : "GPUs"}`;
+  if (nodes <= 1 && (one.gpus_of_nodes ?? 0) <= one.gpus) return used;
+  return `${used} in use, of ${nodes} ${nodes === 1 ? "node" : "nodes"} with ${number(one.gpus_of_nodes)}`;
+}
+
+// "node=h200 count=2".
+const shortName = (name: string) => name.replace(/[\w.]+\.(\w+=)/g, "$1");
 
 const word = (field: string) => field.split(".").at(-1) ?? field;
 
@@ -68,10 +96,13 @@ function stairs(plan: Plan): number[][] {
 
 function costs(plan: Plan): EChartsCoreOption {
   const held = plan.candidates.filter((one) => !one.refused && (one.up_to ?? 0) > 0);
-  const point = (one: PlanCandidate) => ({ value: [one.up_to ?? 0, one.usd_per_hour], name: one.name, breaks: one.breaks ?? "" });
-  const named = { show: true, position: "left", offset: [4, -10], color: "inherit", formatter: (at: { name: string }) => (at.name === plan.best ? "★ " : "") + at.name.replace(/[\w.]+=/g, "") };
+  const point = (one: PlanCandidate) => ({ value: [one.up_to ?? 0, one.usd_per_hour], name: one.name, held: one.up_to_text, breaks: one.breaks ?? "" });
+  const named = { show: true, position: "left", offset: [4, -10], color: isDark() ? "#d5d8dd" : "#22262b", formatter: (at: { name: string }) => (at.name === plan.best ? "★ best: " : "") + shortName(at.name) };
+  const front = { type: "scatter", symbol: "diamond", symbolSize: 14, color: colours[0], label: named };
   const series = [
-    { name: "on the front", type: "scatter", symbol: "diamond", symbolSize: 14, color: colours[0], label: named, labelLayout: { hideOverlap: true }, z: 3, data: held.filter((one) => one.on_front).map(point) },
+    // The best one's name is never hidden by another's.
+    { ...front, name: "best", z: 4, symbolSize: 18, data: held.filter((one) => one.name === plan.best).map(point) },
+    { ...front, name: "on the front", labelLayout: { hideOverlap: true }, z: 3, data: held.filter((one) => one.on_front && one.name !== plan.best).map(point) },
     { name: "beaten", type: "scatter", symbolSize: 9, color: colours[6], data: held.filter((one) => !one.on_front && one.holds).map(point) },
     { name: "do not hold the need", type: "scatter", symbol: "triangle", symbolSize: 10, color: colours[3], data: held.filter((one) => !one.on_front && !one.holds).map(point) },
   ].filter((one) => one.data.length > 0);
@@ -79,7 +110,7 @@ function costs(plan: Plan): EChartsCoreOption {
     tooltip: {
       trigger: "item",
       confine: true,
-      formatter: (at: { name: string; seriesName: string; data: { value?: number[]; breaks?: string } }) => at.data.value ? [at.name, `${number(at.data.value[1])} $/h, holds ${number(at.data.value[0])}`, at.data.breaks ?? ""].map((text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>") : at.seriesName,
+      formatter: (at: { name: string; seriesName: string; data: { value?: number[]; held?: string; breaks?: string } }) => at.data.value ? [at.name, `${number(at.data.value[1])} $/h, holds ${at.data.held ?? number(at.data.value[0])}`, at.data.breaks ?? ""].map((text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>") : at.seriesName,
     },
     grid: { left: 8, right: 24, top: 34, bottom: 30, containLabel: true },
     xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.ceil(range.max * 1.05), name: `${word(plan.load)} held`, nameLocation: "middle", nameGap: 26 },
@@ -109,6 +140,6 @@ function limits(plan: Plan): EChartsCoreOption {
     tooltip: { trigger: "item", confine: true, formatter: (at: { name: string; value: number }) => `${at.name}: ${at.value.toFixed(0)} %` },
     xAxis: { type: "value", min: 0, max: (range: { max: number }) => Math.max(100, range.max), axisLabel: { formatter: "{value} %" } },
     yAxis: { type: "category", data: uses.map((one) => one.limit) },
-    series: [{ name: "used", type: "bar", barMaxWidth: 22, data: uses.map((one) => ({ value: 100 * one.use, itemStyle: { color: one.use > 1 ? colours[3] : colours[0] } })), label: { show: true, position: "right", formatter: (at: { value: number }) => `${at.value.toFixed(0)} %` } }],
+    series: [{ name: "used", type: "bar", barMaxWidth: 22, data: uses.map((one) => ({ value: 100 * one.use, itemStyle: { color: one.use > 1 ? colours[3] : colours[0] } })), label: { show: true, position: "right", color: isDark() ? "#d5d8dd" : "#22262b", formatter: (at: { value: number }) => `${at.value.toFixed(0)} %` } }],
   };
 }

@@ -22,7 +22,8 @@ function rowOf(runs: Run[], { label, name }: Row): (string | Node)[] | undefined
 
 // Units that the label already names.
 function implied(label: string, unit: string): boolean {
-  return label.includes(unit.replace("tokens/s", "tokens per second").replace("1/s", "per second"));
+  const words = unit.replace("tokens/s", "tokens per second").replace("1/s", "per second");
+  return words.length > 2 && label.includes(words);
 }
 
 // The metrics in groups; rows and groups without a value are left out.
@@ -257,10 +258,13 @@ export function memory(runs: Run[]): void {
   if (names.length === 0) return;
   const into = section("memory", "KV memory", "What the memory model gives the parts of one GPU's memory.");
   const head = runs.length === 1 ? [] : ["", ...runs.map((run) => run.name)];
-  table(into, "One GPU's memory, GB", head, names.map((name) => [name, ...runs.map((run) => {
-    const bytes = run.memory.find((term) => term.name === name)?.bytes;
-    return bytes === undefined ? "–" : (bytes / 1e9).toFixed(2);
-  })]));
+  const size = (bytes: number | undefined) => (bytes === undefined ? "–" : (bytes / 1e9).toFixed(2));
+  const rows = names.map((name) => [name, ...runs.map((run) => size(run.memory.find((term) => term.name === name)?.bytes))]);
+  // All but the first term are negative.
+  const rest = (run: Run) => (run.memory.length > 0 ? run.memory.reduce((sum, term) => sum + term.bytes, 0) : undefined);
+  rows.push(["KV entries: what remains", ...runs.map((run) => size(rest(run)))]);
+  const out = table(into, "One GPU's memory, GB", head, rows);
+  out.rows[out.rows.length - 1]?.classList.add("total");
 }
 
 export function unpackAll(runs: Run[]): Requests[] {

@@ -2,10 +2,11 @@
 // any two metrics against each other, with the points that no other one beats. A click on a point shows its run.
 
 import type { EChartsCoreOption } from "echarts/core";
-import type { Report, Slo, Sweep, SweepPoint } from "./data.js";
-import { kCards, keepsAll, sloOf } from "./figures.js";
+import type { Report, Sweep, SweepPoint } from "./data.js";
+import { cardsOf, keepsAll, sloOf } from "./figures.js";
 import { term, unitOf } from "./glossary.js";
-import { chartOf, choose, colours, columns, element, isDark, number, plot, section, table } from "./page.js";
+import { chartOf, choose, colours, columns, element, isDark, isNarrow, number, plot, section, table } from "./page.js";
+import { bestOf, capacityTable, failures, idle, label, loadAxis, ofLoad, value, valuesOf, type Best } from "./sweep_answer.js";
 import { quantity, scaled, scaleOf } from "./units.js";
 
 const kTablePoints = 500;
@@ -13,38 +14,6 @@ const kNames = 16;
 const kFirst = ["ttft_p99_ms", "tpot_p95_ms", "output_tokens_per_s", "usd_per_million_output_tokens", "prefix_reuse", "e2e_p99_ms", "preemptions"];
 // Metrics of which more is better; for all others less is.
 const kMore = /per_s$|^busy$|^reused|^reclaimed$|^requests_finished$|^prefix_reuse$/;
-
-// Values of points that differ by less count as equal.
-const kEqual = 0.01;
-
-interface Best {
-  point: SweepPoint;
-  sentence: string;
-}
-
-// Cheapest of the points that keep all SLOs (or with the most tokens per second where prices are not known); of nearly
-// equal ones, that with the lowest TTFT.
-function bestOf(sweep: Sweep, slos: Slo[]): Best | undefined {
-  const finished = sweep.points.filter((point) => Number(point.metrics["requests_finished"] ?? 0) > 0);
-  const kept = slos.length > 0 ? finished.filter((point) => keepsAll(point.slos) === true) : finished;
-  const texts = slos.map((slo) => slo.text).join(" and ");
-  if (kept.length === 0) {
-    const worst = (point: SweepPoint) => Math.max(0, ...point.slos.map((value) => value?.[1] ?? Infinity));
-    const [nearest] = [...finished].sort((a, b) => worst(a) - worst(b));
-    if (!nearest) return undefined;
-    return { point: nearest, sentence: `No point keeps ${texts}. Nearest: ${label(sweep, nearest)}, with ${(100 * worst(nearest)).toFixed(0)} % of a limit used.` };
-  }
-  const priced = kept.every((point) => value(point, "usd_per_million_output_tokens") > 0);
-  const by = priced ? "usd_per_million_output_tokens" : "output_tokens_per_s";
-  const sign = priced ? 1 : -1;
-  const top = Math.min(...kept.map((point) => sign * value(point, by)));
-  const near = kept.filter((point) => sign * value(point, by) - top <= kEqual * Math.abs(top));
-  const [point] = [...near].sort((a, b) => value(a, "ttft_p99_ms") - value(b, "ttft_p99_ms"));
-  if (!point) return undefined;
-  const rule = `${priced ? "cheapest output tokens" : "most output tokens per second"} within 1 %, then the lowest TTFT p99`;
-  const among = slos.length > 0 ? `, among the ${kept.length} of ${sweep.points.length} points that keep ${texts}` : "";
-  return { point, sentence: `Best: ${label(sweep, point)} (${rule}${among}).` };
-}
 
 interface View {
   report: Report;
@@ -56,15 +25,21 @@ interface View {
 
 export function sweeps(report: Report): void {
   report.sweeps.forEach((sweep, s) => {
-    const about = `${sweep.points.length} ${sweep.points.length === 1 ? "point" : "points"} of ${sweep.dir}.${report.slos.length > 0 ? "" : " With kvtwin report --slo='ttft_p99<2s' the map shows where the SLO ends."}`;
+    const about = `${number(sweep.points.length)} ${sweep.points.length === 1 ? "point" : "points"} of ${sweep.dir}.${report.slos.length > 0 ? "" : " With kvtwin report --slo='ttft_p99<2s' the map shows where the SLO ends."}`;
     const into = section(`sweep${s}`, report.sweeps.length > 1 ? `Sweep ${s + 1}` : "Sweep", about);
-    const best = bestOf(sweep, report.slos);
+    const load = loadAxis(sweep);
+    const { best, rows } = load < 0 ? { best: bestOf(sweep, report.slos), rows: [] } : ofLoad(sweep, report.slos, load);
     if (best) into.append(element("p", best.sentence, "limits"));
+    else if (load >= 0) into.append(element("p", `${sweep.axes[load]} is the load, so no point is the best; with --slo the page names the highest load of each other choice.`, "limits"));
+    if (rows.length > 0) capacityTable(into, sweep, load, rows);
+    failures(into, sweep);
+    idle(into, sweep);
     const place = element("div", "", "chosen");
     const view: View = { report, sweep, best, choose: () => {} };
     const name = (what: string) => (report.sweeps.length > 1 ? `Sweep ${s + 1}: ${what}` : what);
     const metrics = numeric(sweep.points);
-    const chosen = kFirst.filter((one) => metrics.includes(one) && sweep.points.some((point) => value(point, one) !== 0));
+    const first = [...report.slos.map((slo) => slo.figure), ...kFirst];
+    const chosen = [...new Set(first)].filter((one) => metrics.includes(one) && sweep.points.some((point) => value(point, one) !== 0));
     const redraw = map(into, view, chosen, name);
     into.append(place);
     view.choose = (point) => {
@@ -74,15 +49,16 @@ export function sweeps(report: Report): void {
     };
     two(into, view, metrics, chosen, name);
     points(into, view, chosen);
-    if (best) view.choose(best.point);
+    const shown = best?.point ?? sweep.points[0];
+    if (shown) view.choose(shown);
   });
 }
 
 // A chosen point: its figures, what limits it, and the way to its run.
 function panel(into: HTMLElement, { report, sweep, best }: View, point: SweepPoint): void {
-  const head = element("h3", `${point === best?.point ? "★ " : ""}${label(sweep, point)}`);
+  const head = element("h3", `${point === best?.point ? `★ ${best.mark}: ` : ""}${label(sweep, point)}`);
   const cards = element("div", "", "cards");
-  for (const card of kCards) {
+  for (const card of cardsOf(report.slos)) {
     const given = point.metrics[card.name];
     const box = element("div", "", "card");
     const name = element("h4");
@@ -107,13 +83,6 @@ function panel(into: HTMLElement, { report, sweep, best }: View, point: SweepPoi
     way.append("Page of its run: ", element("code", `kvtwin report ${point.dir} --out=run.html`));
   }
   into.replaceChildren(head, cards, way);
-}
-
-// The values of an axis, in order.
-function valuesOf(sweep: Sweep, axis: number): string[] {
-  const values = [...new Set(sweep.points.map((point) => point.values[axis] ?? ""))];
-  if (values.every((text) => text !== "" && Number.isFinite(Number(text)))) values.sort((a, b) => Number(a) - Number(b));
-  return values;
 }
 
 // The heat map and its choices: a metric, two axes, and values of the other axes. Returns a function that redraws it.
@@ -185,14 +154,19 @@ function heat(view: View, points: SweepPoint[], [x, y]: [number, number], metric
   const low = Math.min(...of);
   const high = Math.max(...of);
   const light = isDark() ? ["#1d3345", "#0072b2", "#a9dcff"] : ["#e9f3fa", "#5fa8d3", "#0b3c5d"];
-  const bright = (at: number) => (high > low ? (at - low) / (high - low) : 0) > 0.45;
+  // Values are written where they fit: without their unit in narrow cells, not at all in narrower ones.
+  const room = (Math.min(window.innerWidth, 1400) - 110) / Math.max(1, xs.length);
+  const unit = room < 62 ? scaleOf(unitOf(metric), Math.max(...of.map(Math.abs))).unit : "";
+  const written = (at: number) => (unit ? read(at).slice(0, -unit.length - 1) : read(at));
+  // Beyond this fraction of the colours, the other ink is easier to read.
+  const bright = (at: number) => (high > low ? (at - low) / (high - low) : 0) > 0.65;
   const data = points.map((point) => {
     const at = value(point, metric);
     const lines = point === view.best?.point ? "★ " : keepsAll(point.slos) === false ? "✗ " : "";
     return {
       value: [...cell(point), at],
       point: sweep.points.indexOf(point),
-      label: { show: points.length <= kWritten, formatter: lines + read(at), color: isDark() === bright(at) ? "#10161c" : "#ffffff", fontWeight: lines === "★ " ? "bold" : "normal" },
+      label: { show: points.length <= kWritten && room >= 34, fontSize: room < 62 ? 10 : 12, formatter: (room < 48 ? lines.trim() : lines) + written(at), color: isDark() === bright(at) ? "#10161c" : "#ffffff", fontWeight: lines === "★ " ? "bold" : "normal" },
     };
   });
   return {
@@ -279,7 +253,7 @@ function curve(view: View, points: SweepPoint[], x: number, metric: string): ECh
         point: view.sweep.points.indexOf(point),
         symbol: keepsAll(point.slos) === false ? "diamond" : "circle",
         symbolSize: point === view.chosen ? 15 : 9,
-        label: { show: point === view.best?.point, position: "top", formatter: "★ best", color: "inherit" },
+        label: { show: point === view.best?.point, position: "top", formatter: `★ ${view.best?.mark ?? ""}`, color: "inherit" },
       })),
       markLine: limits.length > 0 ? { symbol: "none", silent: true, lineStyle: { color: "#d55e00", type: "dashed", width: 2 }, label: { formatter: "{b}", position: "insideEndTop", color: "#d55e00" }, data: limits.map((slo) => ({ name: slo.text, yAxis: slo.limit })) } : undefined,
     }],
@@ -296,7 +270,7 @@ function two(into: HTMLElement, view: View, metrics: string[], chosen: string[],
   let by = chosen[0] ?? "";
   let repaint = () => {};
   choose(left, "colour by", chosen.slice(0, 4), (index) => { by = chosen[index] ?? by; repaint(); });
-  repaint = plot(left, name("All points: axes, then metrics. Drag along an axis to select lines"), () => parallel(sweep, chosen.slice(0, 4), by), { height: 340 });
+  repaint = plot(left, name("All points: axes, then metrics. Drag along an axis to select lines"), () => parallel(sweep, chosen.slice(0, 4), by), { height: isNarrow() ? 70 + kStacked * (sweep.axes.length + Math.min(4, chosen.length)) : 340 });
   let x = metrics.includes("output_tokens_per_s") ? "output_tokens_per_s" : metrics[0] ?? "";
   let y = chosen[0] ?? metrics[1] ?? "";
   const xs = ordered(metrics, x);
@@ -339,12 +313,20 @@ function numeric(points: SweepPoint[]): string[] {
   return Object.keys(first).filter((name) => typeof first[name] === "number");
 }
 
-function value(point: SweepPoint, name: string): number {
-  return Number(point.metrics[name] ?? NaN);
+interface ParallelAxis {
+  dim: number;
+  name: string;
+  type: string;
+  scale?: boolean;
+  data?: string[];
+  axisLabel?: object;
 }
 
+// The height of an axis where they are below each other.
+const kStacked = 58;
+
 function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOption {
-  const axes = sweep.axes.map((name, dim) => {
+  const axes = sweep.axes.map((name, dim): ParallelAxis => {
     const values = [...new Set(sweep.points.map((point) => point.values[dim] ?? ""))];
     const numbers = values.every((text) => text !== "" && Number.isFinite(Number(text)));
     if (numbers && values.length > kNames) return { dim, name, type: "value", scale: true };
@@ -352,7 +334,11 @@ function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOptio
     if (numbers) values.sort((a, b) => Number(a) - Number(b));
     return { dim, name, type: "category", data: values };
   });
-  metrics.forEach((name, i) => axes.push({ dim: sweep.axes.length + i, name, type: "value", scale: true }));
+  for (const [i, name] of metrics.entries()) {
+    const scale = scaleOf(unitOf(name), Math.max(...sweep.points.map((point) => Math.abs(value(point, name))).filter(Number.isFinite)));
+    axes.push({ dim: sweep.axes.length + i, name: scale.unit ? `${name}, ${scale.unit}` : name, type: "value", scale: true, axisLabel: { formatter: (at: number) => number(at * scale.times, 4) } });
+  }
+  const narrow = isNarrow();
   const painted = sweep.points.map((point) => value(point, by)).filter((one) => Number.isFinite(one));
   return {
     tooltip: { show: false },
@@ -361,17 +347,19 @@ function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOptio
       dimension: sweep.axes.length + metrics.indexOf(by),
       min: Math.min(...painted),
       max: Math.max(...painted),
-      formatter: (at: number) => number(at, 3),
+      formatter: reading(by, sweep.points),
       calculable: true,
-      right: 0,
-      top: "middle",
+      ...(narrow ? { orient: "horizontal", left: "center", bottom: 0 } : { right: 0, top: "middle" }),
       itemWidth: 12,
       itemHeight: 160,
       inRange: { color: isDark() ? ["#f0e442", "#56b4e9", "#4a6a8a"] : ["#d9a400", "#009e73", "#00263d"] },
       textStyle: { color: isDark() ? "#dddddd" : "#222222" },
     },
-    parallel: { left: 40, right: 110, top: 48, bottom: 16 },
-    parallelAxis: axes.map((axis) => ({ ...axis, nameRotate: 12, nameTextStyle: { fontSize: 10 } })),
+    parallel: narrow ? { layout: "vertical", left: 14, right: 22, top: 24, bottom: 76 } : { left: 40, right: 110, top: 48, bottom: 16 },
+    // Side by side on a narrow screen, their labels would overlap.
+    parallelAxis: axes.map((axis) => narrow
+      ? { ...axis, nameLocation: "start", nameGap: 0, nameTextStyle: { fontSize: 11, align: "left", verticalAlign: "bottom", padding: [0, 0, 4, 0] } }
+      : { ...axis, nameRotate: 12, nameTextStyle: { fontSize: 10 } }),
     series: [{
       type: "parallel",
       lineStyle: { width: 1, opacity: 0.6 },
@@ -406,7 +394,7 @@ function scatter({ sweep, best }: View, x: string, y: string): EChartsCoreOption
   const axis = (metric: string) => ({ type: "value", scale: true, name: scale(metric).unit ? `${metric}, ${scale(metric).unit}` : metric, axisLabel: { formatter: (at: number) => number(at * scale(metric).times, 6) } });
   const readX = reading(x, sweep.points);
   const readY = reading(y, sweep.points);
-  const star = best ? [{ ...at(best.point), label: { show: true, position: "top", formatter: "★ best", color: "inherit" } }] : [];
+  const star = best ? [{ ...at(best.point), label: { show: true, position: "top", formatter: `★ ${best.mark}`, color: "inherit" } }] : [];
   return {
     grid: { left: 10, right: 24, top: 50, bottom: 30, containLabel: true },
     tooltip: { trigger: "item", confine: true, formatter: (shown: { data: { name: string; value: number[] } }) => [shown.data.name, `${x}: ${readX(shown.data.value[0] ?? NaN)}`, `${y}: ${readY(shown.data.value[1] ?? NaN)}`].map(escaped).join("<br>") },
@@ -415,11 +403,7 @@ function scatter({ sweep, best }: View, x: string, y: string): EChartsCoreOption
     series: [
       { name: "points", type: "scatter", symbolSize: 7, itemStyle: { opacity: 0.6 }, cursor: "pointer", data: sweep.points.map(at) },
       { name: "not beaten", type: "line", symbol: "diamond", symbolSize: 10, data: front(sweep, x, y).map(at) },
-      { name: "best", type: "scatter", symbolSize: 13, color: colours[3], data: star, z: 4 },
+      { name: best?.mark ?? "", type: "scatter", symbolSize: 13, color: colours[3], data: star, z: 4 },
     ],
   };
-}
-
-function label(sweep: Sweep, point: SweepPoint): string {
-  return sweep.axes.map((name, i) => `${name}=${point.values[i] ?? ""}`).join(" ");
 }

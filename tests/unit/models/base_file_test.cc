@@ -66,6 +66,20 @@ TEST_CASE("base_file: all-reduces measured over other links are not taken") {
   }
 }
 
+TEST_CASE("base_file: a device with another name and price is the GPU of its base, measurements included") {
+  const std::string price = R"(price_usd_per_hour { value: 2 basis: DATASHEET source: "an offer" })";
+  const auto mine = parse_device(R"(name: "mine" title: "Mine" base: "h200" )" + price, "mine.textproto");
+  REQUIRE_MESSAGE(mine, (mine ? std::string() : mine.error().text()));
+  CHECK(mine->gemm_fraction.basis == Basis::kMeasured);
+  CHECK(mine->price_usd_per_hour.value == 2);
+  const auto less = parse_device(R"(name: "x" base: "h200" without: ["nvlink_bytes_per_s"] )" + price, "x");
+  REQUIRE(less);
+  CHECK(less->gemm_fraction.basis == Basis::kAssumed);
+  const auto blank = parse_device(R"(name: "x" title: "not completed yet" base: "h200")", "x");
+  REQUIRE(blank);
+  CHECK(blank->gemm_fraction.basis == Basis::kAssumed);
+}
+
 TEST_CASE("base_file: figures that the device does not have are named") {
   const auto mine =
       parse_device(R"(name: "mine" base: "h200" without: ["nvlink_bytes_per_s", "all_reduce"])", "mine");

@@ -64,10 +64,27 @@ cp "$root/tests/unit/reports_data/"*.json "$here/evidence"
 "$node" "$root/reports/web/look.mjs" "$here/plan.html" --sections=plan0 --plots='Cost over load,Limits of' --texts='holds population,Best candidate,4 needed'
 "$node" "$root/reports/web/look_use.mjs" "$here/plan.html"
 
+# Plans that were not judged, and two of one scenario.
+"$kvtwin" plan "$small" '--slo=ttft_p99<3s' --load=replay.population=1..24 --need=4 --vary=hardware.node=h100 \
+    --set=replay.arrivals=fixed_population --seeds=1 --out="$here/unjudged" --quiet > /dev/null || [[ $? == 2 ]]
+"$kvtwin" report "$here/unjudged" --out="$here/unjudged.html"
+"$node" "$root/reports/web/look.mjs" "$here/unjudged.html" --texts='not judged,Not judged' --absent='none holds,best first'
+"$kvtwin" report "$here/plan" "$here/unjudged" --out="$here/plans.html"
+"$node" "$root/reports/web/look.mjs" "$here/plans.html" --texts='2 plans of coding_agents_small,per month,(assumed)'
+
+# A sweep over the load names no best point, but the highest load of each choice; failed points are counted.
+"$kvtwin" sweep "$small" --set=replay.arrivals=fixed_population --vary=replay.population=2,4,8 --vary=hardware.node=h200,h100 \
+    --vary=engines.tensor_parallel=1,2 --out="$here/load" --quiet > /dev/null 2>&1 || [[ $? == 1 ]]
+"$kvtwin" report "$here/load" --slo='ttft_p95<1min' --out="$here/load.html"
+"$node" "$root/reports/web/look.mjs" "$here/load.html" --sections=sweep0 --absent='Best:' \
+    --texts='The highest replay.population that keeps ttft_p95<1min: at least 8,6 of 12 points failed,kvtwin sweep,TTFT p95'
+"$kvtwin" report "$here/load" --out="$here/load.html"
+"$node" "$root/reports/web/look.mjs" "$here/load.html" --sections=sweep0 --absent='Best:' --texts='replay.population is the load'
+
 # Copies to the host and back: over the whole run, and one by one over some seconds.
 "$kvtwin" run "$root/scenarios/suites/validation/host_tier.textproto" --backend=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
-"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies during steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
+"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies during steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution' --texts='KV entries: what remains'
 
 # One request; and none, since none fits: plots state it.
 "$kvtwin" run "$small" --set=replay.requests_max=1 --out="$here/one" --quiet > /dev/null

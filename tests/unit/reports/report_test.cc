@@ -118,6 +118,35 @@ TEST_CASE("report: what a run is, what limits it, SLOs and definitions are in th
   CHECK(report_html(report) == html);
 }
 
+TEST_CASE(
+    "report: Markdown has the verdicts of the SLOs, reuse, price, what limits a run, and shared notes once") {
+  Report report = report_of("a");
+  report.runs[0].summary = R"({"prefix_reuse":0.829,"usd_per_million_output_tokens":10.5})";
+  report.runs[0].limited_by = "GPU time";
+  report.runs[0].result.add_notes("think times are capped");
+  report.runs.push_back(report.runs[0]);
+  report.runs[1].dir = "b";
+  report.runs[1].result.add_notes("pages are given");
+  report.slos = {{"ttft_p99<2s", "ttft_p99_ms", 2000}};
+  report.runs[0].slos = {{12.5, 0.75, true, true}};
+  report.runs[1].slos = {{12.5, 1.5, true, false}};
+  report.sweeps.push_back(
+      {"s", {}, {"x"}, {{{"1"}, "{}", "p", {{1, 2, true, false}}}}, "kvtwin sweep x", {{3, "too large"}}});
+  const std::string text = report_markdown(report);
+  for (const char* part :
+       {"| ttft_p99<2s | kept: 12.5 ms, 75 % used | broken: 12.5 ms, 150 % used |\n",
+        "| prefix reuse | 82.9 % | 82.9 % |\n", "| $ per million output tokens | 10.5 | 10.5 |\n",
+        "\na is limited by GPU time.\n", "\nNote: think times are capped\n", "\nb: pages are given\n",
+        "| SLOs |\n", "| broken |\n", "\n3 points failed: too large\n", "\n`kvtwin sweep x`\n"}) {
+    CAPTURE(text);
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part);
+  }
+  CHECK(text.find("think times", text.find("think times") + 1) == std::string::npos);
+  const std::string html = report_html(report);
+  CHECK(html.find(R"("command":"kvtwin sweep x","failures":[{"points":3,"error":"too large"}])") !=
+        std::string::npos);
+}
+
 TEST_CASE("report: a plan is its sentences and its table, and the page has its data") {
   Report report;
   report.command = "kvtwin report p";

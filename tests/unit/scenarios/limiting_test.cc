@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "scenarios/output/sessions_in_flight.h"
+
 namespace kvtwin {
 namespace {
 
@@ -90,6 +92,22 @@ TEST_CASE("limiting: the largest avoidable part of the requests' time decides") 
     CHECK(std::string(out.what) == row.what);
     CHECK_MESSAGE(out.sentence.find(row.sentence) != std::string::npos, out.sentence);
   }
+}
+
+TEST_CASE("sessions in flight: a mean over time, noted below 80 % of the population") {
+  v1::RunResult r;
+  r.mutable_latencies()->mutable_session_makespan()->set_count(216);
+  r.mutable_latencies()->mutable_session_makespan()->set_mean_ns(100e9);
+  r.mutable_requests()->set_sessions(216);
+  r.mutable_rates()->set_elapsed_ns(348'000'000'000);
+  CHECK(sessions_in_flight(r) == doctest::Approx(216 * 100.0 / 348));
+  CHECK(in_flight_note(r).empty());  // no fixed population
+  r.set_scenario_text("replay { arrivals: \"fixed_population\" population: 200 }");
+  CHECK(in_flight_note(r).starts_with(
+      "on average 62 of 200 sessions were in flight, because the trace has only 216 and"));
+  CHECK(in_flight_note(r).find("--set=replay.replicas=9 would keep about 80 %") != std::string::npos);
+  r.set_scenario_text("replay { arrivals: \"fixed_population\" population: 70 }");
+  CHECK(in_flight_note(r).empty());
 }
 
 }  // namespace kvtwin

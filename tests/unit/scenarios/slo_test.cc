@@ -39,6 +39,9 @@ TEST_CASE("SLO: figures, units and directions") {
   CHECK(slo("goodput>0.95").limit == doctest::Approx(0.95));
   CHECK(slo("ttft<2s").kind == Slo::Kind::kOfEachRequest);
   CHECK(!slo("output_tokens_per_s>1000").below);
+  CHECK(slo("TTFT p95 < 5 s").figure == "ttft_p95_ms");
+  CHECK(slo("TTFT p95 < 5 s").limit == 5000);
+  CHECK(slo(" goodput >= 95 %").text == "goodput>=95%");
 }
 
 TEST_CASE("SLO: errors are reported with the value and a remedy") {
@@ -50,6 +53,10 @@ TEST_CASE("SLO: errors are reported with the value and a remedy") {
   CHECK(said("ttft_p99>2s").find("ttft_p99 cannot have a lower limit") != std::string::npos);
   CHECK(said("ttft_p99<-2s").find("the limit is -2") != std::string::npos);
   CHECK(said("ttf_p99<2s").find("there is no latency \"ttf\"; did you mean \"ttft\"") != std::string::npos);
+  CHECK(said("ttft_95<2s").find("did you mean \"ttft_p95\"?") != std::string::npos);
+  CHECK(said("tpot99<2s").find("did you mean \"tpot_p99\"?") != std::string::npos);
+  CHECK(said("session_p42<2s").find("session with one of: mean, p50, p90, p95, p99") != std::string::npos);
+  CHECK(said("TTFT p95 5 s") == "--slo=TTFT p95 5 s: compares nothing; as in ttft_p99<2s or goodput>=95%");
   CHECK(said("tftt<2s").find("there is no latency \"tftt\"") != std::string::npos);
   CHECK(said("session<10min").find("is not a latency of a request") != std::string::npos);
   CHECK(said("goodput<95%").find("cannot have an upper limit") != std::string::npos);
