@@ -71,6 +71,7 @@ constexpr double kGemmFixedNs = 3500;
 ModelOnGpu compared(ModelOnGpu on) {
   on.llm.kv = TensorFormat{};
   on.device.gemm_fixed_ns.value = std::min(on.device.gemm_fixed_ns.value, kGemmFixedNs);
+  on.device.gemm_read_fraction = {};  // kGemmFixedNs was fitted with the rate of a kernel that only reads
   return on;
 }
 

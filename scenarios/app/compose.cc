@@ -226,7 +226,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   }
   if (limits.offload_batch_pages() > 0) {
     config.offload_batch_pages = limits.offload_batch_pages();
-  } else {
+  } else if (config.pages_disk == 0) {  // a large spill would drop pages to make room for itself
     config.offload_batch_pages = std::max(config.offload_batch_pages, config.offload_pages_target);
   }
   if (config.pages_disk > 0) {

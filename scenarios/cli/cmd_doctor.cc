@@ -96,9 +96,8 @@ int run_doctor() {
         "their simulation; docs/guides/validate-on-your-gpu.md)\n");
   else
     fmt::print(
-        "\nNext: kvtwin run coding_agents_small, and docs/quickstart.md. Recorded runs of an H100 and an "
-        "H200 are validated\n"
-        "without a GPU: kvtwin validate scenarios/suites/validation/mixed.textproto "
+        "\nNext: kvtwin run coding_agents_small. In the repository, docs/quickstart.md goes on, and recorded "
+        "runs of an H100\nand an H200 are validated without a GPU: kvtwin validate suites/validation/mixed "
         "--recorded=tests/golden/h100\n");
   return can_simulate() ? kExitDone : kExitNoBackend;
 }

@@ -34,9 +34,10 @@ Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::st
   if (arguments.format == "auto") return detect_measured(text, arguments.file);
   if (arguments.format == "bench") return MeasuredFormat::kBench;
   if (arguments.format == "aiperf") return MeasuredFormat::kAiperf;
+  if (arguments.format == "requests") return MeasuredFormat::kRequests;
   if (arguments.format == "prometheus") return MeasuredFormat::kPrometheus;
   return make_error("--format", fmt::format("there is no format \"{}\"", arguments.format),
-                    "one of: auto, bench, aiperf, prometheus, vidur");
+                    "one of: auto, bench, aiperf, requests, prometheus, vidur");
 }
 
 Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
@@ -46,6 +47,7 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   if (!format) return tl::unexpected<Error>(format.error());
   if (*format == MeasuredFormat::kBench) return read_bench(*text, arguments.file, arguments.run);
   if (*format == MeasuredFormat::kAiperf) return read_aiperf(*text, arguments.file);
+  if (*format == MeasuredFormat::kRequests) return read_request_log(*text, arguments.file);
   std::string before;
   if (!arguments.before.empty()) {
     Result<std::string> earlier = read_text_file(arguments.before, kImportBytesMax);

@@ -92,7 +92,8 @@ constexpr char kCompare[] = R"(Compare two runs, or a run with a real server's r
                         if the client's sending is known on the same clock
   --skip=N              leave out the first N requests of the log, if they were used for calibration
   --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated.
-                        Of two runs any metric that kvtwin list metrics prints
+                        +PCT counts an increase alone, -PCT a decrease: --limit=ttft_p99=+5. Of two runs any
+                        metric that kvtwin list metrics prints
   --format=table        or json, jsonl, csv. Of two runs they have all metrics, the table those asked for first
 
 Two runs: settings that differ, metrics as kvtwin run prints them, and the latencies of the same requests.
@@ -298,10 +299,10 @@ constexpr char kImport[] =
   kvtwin run SCENARIO --set=cost.profile=profiles/a100
 
   FILE                  the result of vLLM's or SGLang's serving benchmark with single requests (--save-detailed,
-                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics;
-                        or a folder with mlp.csv and attention.csv of Vidur's profiling
+                        --output-details), AIPerf's profile_export.jsonl, a server's request log as kvtwin compare
+                        reads it, or the text of vLLM's /metrics; or a folder with mlp.csv and attention.csv of Vidur's profiling
   --out=DIR             receives run.binpb, requests.csv and requests.jsonl
-  --format=auto         or bench, aiperf, prometheus, vidur
+  --format=auto         or bench, aiperf, requests, prometheus, vidur
   --run=N               bench: index of one of the file's results, from 0; default: the last
   --before=FILE         prometheus: an earlier scrape, whose counts are subtracted
   --seconds=S           prometheus: duration, for rates

@@ -228,14 +228,25 @@ std::string format_comparison(const Comparison& comparison, OutputFormat format)
   return all.dump(format == OutputFormat::kJson ? 2 : -1) + "\n";
 }
 
+bool DifferenceLimit::holds(double difference_percent) const {
+  if (direction == '+') return difference_percent <= percent;
+  if (direction == '-') return difference_percent >= -percent;
+  return std::abs(difference_percent) <= percent;
+}
+
+std::string DifferenceLimit::text() const {
+  return fmt::format("limit {}{} %", direction == ' ' ? "" : std::string(1, direction), percent);
+}
+
 Result<DifferenceLimit> parse_limit(const std::string& limit) {
   const size_t equals = limit.find('=');
   DifferenceLimit out{limit.substr(0, equals), 0};
-  const std::string text = equals == std::string::npos ? "" : limit.substr(equals + 1);
+  std::string_view text = equals == std::string::npos ? "" : std::string_view(limit).substr(equals + 1);
+  if (text.starts_with('+') || text.starts_with('-')) out.direction = text.front(), text.remove_prefix(1);
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), out.percent);
   if (error != std::errc() || stop != text.data() + text.size() || !(out.percent >= 0)) {
     return make_error("--limit=" + limit, fmt::format("\"{}\" is not a percentage", text),
-                      "write --limit=ttft.mean=1.0");
+                      "write --limit=ttft.mean=1.0, or +1.0 for increases alone");
   }
   return out;
 }
@@ -257,10 +268,10 @@ Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
                         did_you_mean(name, names).empty() ? fmt::format("one of: {}", fmt::join(names, ", "))
                                                           : did_you_mean(name, names));
     const ComparedRow& row = comparison.rows[static_cast<size_t>(found - names.begin())];
-    if (std::abs(row.difference_percent()) <= parsed->percent) continue;
-    broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, limit {} %", row.metric,
+    if (parsed->holds(row.difference_percent())) continue;
+    broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, {}", row.metric,
                                  row.statistic, row.real_ms, row.ours_ms, row.difference_percent(),
-                                 parsed->percent));
+                                 parsed->text()));
   }
   return broken;
 }

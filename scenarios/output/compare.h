@@ -64,10 +64,15 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
 
 std::string format_comparison(const Comparison& comparison, OutputFormat format);
 
-// "ttft.mean=1.0": the metric, and the largest size of its difference in percent.
+// "ttft.mean=1.0": the metric, and the largest size of its difference in percent. "ttft.mean=+1.0" bounds an
+// increase only, "tokens_per_s=-1.0" a decrease.
 struct DifferenceLimit {
   std::string metric;
   double percent = 0;
+  char direction = ' ';  // + or -: of the differences that count
+
+  bool holds(double difference_percent) const;
+  std::string text() const;  // "limit +1 %"
 };
 Result<DifferenceLimit> parse_limit(const std::string& text);
 

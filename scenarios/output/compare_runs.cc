@@ -266,10 +266,10 @@ Result<std::vector<std::string>> broken_limits(const RunsComparison& comparison,
     if (found == comparison.metrics.end())
       return make_error(where, fmt::format("{} is not in both runs", name), "a metric that both have");
     const std::optional<double> percent = found->difference_percent();
-    if (percent && std::abs(*percent) <= parsed->percent) continue;
-    broken.push_back(fmt::format("{}: {} in {}, {} in {}: {}, limit {} %", name, value_text(found->first),
+    if (percent && parsed->holds(*percent)) continue;
+    broken.push_back(fmt::format("{}: {} in {}, {} in {}: {}, {}", name, value_text(found->first),
                                  comparison.first, value_text(found->second), comparison.second,
-                                 difference_text(*found), parsed->percent));
+                                 difference_text(*found), parsed->text()));
   }
   return broken;
 }

@@ -88,13 +88,7 @@ Result<MeasuredFormat> detect_measured(std::string_view text, const std::string&
   const std::string_view head = begin == std::string_view::npos ? "" : text.substr(begin, 4096);
   if (head.starts_with("# HELP") || head.starts_with("# TYPE") || head.starts_with("vllm:"))
     return MeasuredFormat::kPrometheus;
-  if (head.find("\"input_toks\"") != std::string_view::npos) {
-    return make_error(
-        where, "is a request log already (input_toks, output_toks, times)",
-        fmt::format("kvtwin compare RUN {0} reads it as it is; kvtwin trace import {0} --out=FILE "
-                    "makes a trace of it",
-                    where));
-  }
+  if (head.find("\"input_toks\"") != std::string_view::npos) return MeasuredFormat::kRequests;
   const bool bench = head.find("\"input_lens\"") != std::string_view::npos;
   if (const std::string log = bench ? "" : log_format_of(head);
       !log.empty() && log != "aiperf" && log != "bench") {

@@ -7,6 +7,8 @@
 //               also start_times (s)
 //   aiperf      AIPerf's profile_export.jsonl: per request metadata.request_start_ns and request_end_ns, and
 //               metrics (time_to_first_token, input_sequence_length, output_sequence_length: value and unit)
+//   requests    a server's request log as `kvtwin compare` reads it (scenarios/output/compare.h): input_toks,
+//               output_toks, queued_ts, first_token_ts, last_token_ts
 //   prometheus  the text of vLLM's /metrics: histograms and counters since the server's start, without single
 //               requests. Percentiles are interpolated within their bucket, as histogram_quantile() does
 //
@@ -46,13 +48,14 @@ struct MeasuredRun {
   std::vector<double> itls_ns;
 };
 
-enum class MeasuredFormat : uint8_t { kBench, kAiperf, kPrometheus };
+enum class MeasuredFormat : uint8_t { kBench, kAiperf, kRequests, kPrometheus };
 // Detects the format by the beginning of the text. Error: none of them.
 Result<MeasuredFormat> detect_measured(std::string_view text, const std::string& where);
 
 // `run` is the index of one of the file's runs; the last if negative.
 Result<MeasuredRun> read_bench(std::string_view text, const std::string& where, int64_t run);
 Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where);
+Result<MeasuredRun> read_request_log(std::string_view text, const std::string& where);
 // `before` is an earlier scrape of the same server, whose counts are subtracted; "": none. `seconds` is the
 // time between them, or since the server's start; 0: unknown, and rates are absent.
 Result<MeasuredRun> read_prometheus(std::string_view text, std::string_view before, double seconds,

@@ -116,6 +116,16 @@ class Run(unittest.TestCase):
             file.write(self.result.scenario_text)
         self.assertEqual(kvtwin.run(path).digest, self.result.digest)
 
+    def test_a_dict_finds_shipped_traces_from_anywhere(self):
+        fields = {"model": {"name": "llama-3.1-8b"}, "hardware": {"node": "h200"},
+                  "trace": {"path": "traces/data/coding_agents_small.kvtrace", "format": "kvtwin"}}
+        here = os.getcwd()
+        os.chdir(self.folder.name)
+        try:
+            self.assertEqual(kvtwin.run(fields)["requests"], 617)
+        finally:
+            os.chdir(here)
+
     def test_scenario_of_a_dict(self):
         trace = os.path.join(support.SOURCE, "traces/data/coding_agents_small.kvtrace")
         fields = {

@@ -71,6 +71,16 @@ def _quoted(text: str) -> str:
     return '"' + "".join(out) + '"'
 
 
+def _shipped(text: str) -> str:
+    """The path of a shipped file that is named as in the repository, traces/data/..., and is not in the working directory."""
+    kind, slash, rest = text.partition("/")
+    if not slash or kind not in ("models", "scenarios", "traces") or os.path.exists(text):
+        return text
+    folder = _core.data_folder(kind)
+    path = os.path.join(folder, rest)
+    return path if folder and os.path.exists(path) else text
+
+
 def _lines(fields: Mapping[str, Any], indent: str, path: str) -> List[str]:
     lines = []
     for name, value in fields.items():
@@ -79,7 +89,7 @@ def _lines(fields: Mapping[str, Any], indent: str, path: str) -> List[str]:
             if isinstance(one, Mapping):
                 lines += [f"{indent}{name} {{", *_lines(one, indent + "  ", where + "."), indent + "}"]
             elif isinstance(one, (str, os.PathLike)):
-                lines.append(f"{indent}{name}: {_quoted(_word(where, one))}")
+                lines.append(f"{indent}{name}: {_quoted(_shipped(_word(where, one)))}")
             elif one is not None:
                 lines.append(f"{indent}{name}: {_word(where, one)}")
     return lines
@@ -90,7 +100,7 @@ def to_textproto(scenario: Mapping[str, Any]) -> str:
 
     Args:
         scenario: fields by name, messages as nested dictionaries, repeated fields as lists. ``None`` leaves a field at
-            its default.
+            its default. Paths of files that are shipped (``traces/data/...``) are found from anywhere.
     """
     return "\n".join(_lines(scenario, "", "")) + "\n"
 

@@ -164,4 +164,3 @@ TEST_CASE("scorers: a configuration is refused for its scorer's numbers too") {
   config.policies.scorer_spec.compression_trigger = CompressionTrigger::kPromptEnd;
   CHECK(message(validate_core_config(config), "leak one session's view"));
 }
-

@@ -70,6 +70,11 @@ TEST_CASE("compare runs: a limit bounds the size of a difference in percent") {
   REQUIRE(broken);
   REQUIRE(broken->size() == 1);
   CHECK(broken->front() == "requests_per_s: 2 in a, 1.9 in b: -5.00 %, limit 4 %");
+  // Differences in one direction: the second run has fewer requests per second.
+  CHECK(broken_limits(all, {"requests_per_s=+1"})->empty());
+  CHECK(broken_limits(all, {"requests_per_s=-6"})->empty());
+  CHECK(broken_limits(all, {"requests_per_s=-4"})->at(0).find("limit -4 %") != std::string::npos);
+  CHECK_FALSE(broken_limits(all, {"requests_per_s=+-4"}).has_value());
   CHECK(broken_limits(all, {"request_per_s=4"}).error().what == "no metric \"request_per_s\"");
 }
 

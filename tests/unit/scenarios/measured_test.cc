@@ -149,3 +149,21 @@ TEST_CASE("measured: other input is reported with the place and the remedy") {
   has(said(read_prometheus("# TYPE a\nvllm:x{a=\"b\"}\n", "", 0, "x")), "x:2:");
   has(said(read_prometheus("other 1\n", "", 0, "x")), "has no metric of vLLM");
 }
+
+TEST_CASE("measured: a server's request log, from the clients' arrivals where it has them") {
+  const std::string log =
+      R"({"request_id":"a","input_toks":10,"output_toks":3,"queued_ts":5.5,"first_token_ts":6.0,"last_token_ts":7.0})"
+      "\n"
+      R"({"request_id":"b","input_toks":20,"output_toks":1,"queued_ts":5.0,"first_token_ts":5.25,"last_token_ts":5.25})"
+      "\n";
+  CHECK(*detect_measured(log, "x.jsonl") == MeasuredFormat::kRequests);
+  const Result<MeasuredRun> run = read_request_log(log, "x.jsonl");
+  REQUIRE_MESSAGE(run, said(run));
+  const v1::RunResult result = result_of(*run);
+  CHECK(result.requests().finished() == 2);
+  CHECK(result.latencies().ttft().mean_ns() == doctest::Approx(375e6));
+  CHECK(result.latencies().tpot().mean_ns() == doctest::Approx(500e6));
+  CHECK(result.rates().output_tokens() == 4);
+  CHECK_FALSE(read_request_log("", "x.jsonl").has_value());
+  CHECK_FALSE(read_request_log(R"({"input_toks":1})", "x.jsonl").has_value());
+}
