@@ -141,8 +141,8 @@ def main():
               "requests name their session")
         check([row["reused_tokens"] for row in rows_of("real")] == [""] * 4, "what is not known is not 0")
         for line in lines:
-            took = line["last_token_ts"] - line["first_token_ts"]
-            check(took >= TOKEN_S * (line["output_toks"] - 1) * 0.9, line)
+            # The server waits before each token; a busy machine may read the first one late.
+            check(line["last_token_ts"] - line["arrival_time"] >= TOKEN_S * line["output_toks"] * 0.9, line)
             check(line["first_token_ts"] - line["arrival_time"] >= TOKEN_S * 0.9, line)
         prompts = {(r[2]["max_tokens"]): (r[0], r[2]["prompt"]) for r in Server.requests}
         check(prompts[5][1] == prompts[3][1][:40], "a prompt continues its session's")
@@ -176,8 +176,8 @@ def main():
         check(open("aiperf/profile_export_aiperf.csv").read().startswith("Metric,avg,min,max,p1,"))
         back = kvtwin("import", "aiperf/profile_export.jsonl", "--out=back")
         check(back.returncode == 0 and "4 requests" in back.stdout, back.stderr)
-        log = kvtwin("import", "real/requests.jsonl", "--out=x")
-        check(log.returncode == 2 and "is a request log already" in log.stderr, log.stderr)
+        log = kvtwin("import", "real/requests.jsonl", "--out=as-run")
+        check(log.returncode == 0 and "4 requests" in log.stdout, log.stdout, log.stderr)
         plain = kvtwin("import", "aiperf/profile_export.jsonl", "--out=rows.jsonl")
         check(plain.returncode == 2 and "rows.jsonl: is a file" in plain.stderr, plain.stderr)
 
