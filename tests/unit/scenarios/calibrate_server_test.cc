@@ -71,6 +71,18 @@ TEST_CASE("calibrate server: finds a server of known step times, the same each t
   CHECK(server_calibration_text(*again) == server_calibration_text(*found));
 }
 
+TEST_CASE("calibrate server: a fit that is worse than none is said, with the setting that may be wrong") {
+  ServerCalibration found;
+  for (auto& error : found.nothing.errors) error.median = 10;
+  found.fitted.errors = found.nothing.errors;
+  found.profile.seen.running_max = 128, found.requests_max = 256;
+  CHECK_FALSE(found.worse_than_nothing());
+  CHECK(server_calibration_text(found).find("warning") == std::string::npos);
+  found.fitted.errors[0].median = 13;
+  CHECK(found.worse_than_nothing());
+  CHECK(server_calibration_text(found).find("--set=limits.requests_max=128") != std::string::npos);
+}
+
 TEST_CASE("calibrate server: refuses logs of other requests") {
   if (!can_simulate()) return;
   const testing::Folder folder;
