@@ -52,7 +52,7 @@ class ScenarioChecker {
                          fmt::format("write, for example, {}", example)});
   }
 
-  // Written as on Hugging Face ("Qwen/Qwen3-32B"), a name that the catalog has is a likely mistake.
+  // Suggests the catalog's name for one written as on Hugging Face: "Qwen/Qwen3-32B" is qwen3-32b there.
   static std::string catalog_hint(const std::string& field, const std::string& written) {
     if (field != "model.name") return "";
     std::string name = fs::path(written).filename().string();

@@ -21,7 +21,7 @@ struct EvaluationRequest {
   EvaluateRequest policies;
   std::vector<NamedScorer> scorers;
   std::string base;       // the scenario in which the scorers take the place of its own
-  std::string temporary;  // folder for their cells, which nobody finds again: functions have no fingerprint
+  std::string temporary;  // folder for their cells, which are not found again: functions have no fingerprint
   std::string paired;     // a policy's name, or ""
 };
 

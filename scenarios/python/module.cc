@@ -7,7 +7,7 @@
 
 #include <exception>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,78 +69,61 @@ struct FunctionScorer {
   std::optional<py::function> function;
 };
 
-// The thread of `function`, which may wait for it.
-SimulationThread& usable_thread(const char* function) {
+// Runs `work`, which must own what it uses, in the simulation thread; returns or throws what it does. After
+// Ctrl-C it goes on without its caller. `function` is for messages.
+template <typename T>
+T in_simulation_thread(const char* function, std::function<T()> work) {
   SimulationThread& thread = SimulationThread::get();
   if (!thread.usable())
     raise(Error{function, "this process was forked from one that had already run something",
                 "start workers with multiprocessing.get_context(\"spawn\")"});
   if (thread.is_this_thread())
     raise(Error{function, "this is called by a scorer of a run that is not over", "run it before or after"});
-  return thread;
+  struct Outcome {
+    std::optional<T> value;
+    std::exception_ptr failed;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  {
+    const py::gil_scoped_release no_gil;
+    thread.run(
+        [outcome, work = std::move(work)] {
+          try {
+            outcome->value = work();
+          } catch (...) {
+            outcome->failed = std::current_exception();
+          }
+        },
+        check_signals);
+  }
+  if (outcome->failed) std::rethrow_exception(outcome->failed);
+  return std::move(*outcome->value);
 }
 
 FinishedRun run(const RunRequest& request, const FunctionScorer& scorer) {
-  SimulationThread& thread = usable_thread("kvtwin.run");
-  struct Outcome {
-    RunRequest request;
-    std::optional<tl::expected<FinishedRun, Errors>> run;
-    std::exception_ptr failed;
-    std::shared_ptr<kernels::ExternalScorer> scorer;
-    std::string scorer_name;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  outcome->request = request;
-  if (scorer.function) {
-    outcome->scorer = python_scorer(*scorer.function, scorer.name);
-    outcome->scorer_name = scorer.name;
-  }
-  {
-    const py::gil_scoped_release no_gil;
-    thread.run(
-        [outcome] {
-          std::optional<InProcessScorer> there;
-          if (outcome->scorer) there.emplace(outcome->scorer_name, outcome->scorer);
-          try {
-            outcome->run = run_in_process(outcome->request);
-          } catch (...) {
-            outcome->failed = std::current_exception();
-          }
-        },
-        check_signals);
-  }
-  if (outcome->failed) std::rethrow_exception(outcome->failed);
-  if (!*outcome->run) raise(outcome->run->error());
-  return std::move(**outcome->run);
+  using Finished = tl::expected<FinishedRun, Errors>;
+  std::shared_ptr<kernels::ExternalScorer> scores;
+  if (scorer.function) scores = python_scorer(*scorer.function, scorer.name);
+  Finished finished =
+      in_simulation_thread<Finished>("kvtwin.run", [request, scores, name = scorer.name]() -> Finished {
+        std::optional<InProcessScorer> there;
+        if (scores) there.emplace(name, scores);
+        return run_in_process(request);
+      });
+  if (!finished) raise(finished.error());
+  return std::move(*finished);
 }
 
-py::tuple evaluate(const EvaluateRequest& policies, const std::string& base,
-                   const std::map<std::string, py::function>& scorers, const std::string& temporary,
-                   const std::string& paired) {
-  SimulationThread& thread = usable_thread("kvtwin.evaluate");
-  struct Outcome {
-    EvaluationRequest request;
-    std::optional<Result<EvaluationText>> text;
-    std::exception_ptr failed;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  outcome->request = {policies, {}, base, temporary, paired};
-  for (const auto& [name, function] : scorers)
-    outcome->request.scorers.push_back({name, python_scorer(function, name)});
-  {
-    const py::gil_scoped_release no_gil;
-    thread.run(
-        [outcome] {
-          try {
-            outcome->text = evaluate_in_process(outcome->request);
-          } catch (...) {
-            outcome->failed = std::current_exception();
-          }
-        },
-        check_signals);
+// `scorers`: functions by name.
+py::tuple evaluate(const EvaluateRequest& policies, const std::string& base, const py::dict& scorers,
+                   const std::string& temporary, const std::string& paired) {
+  EvaluationRequest request{policies, {}, base, temporary, paired};
+  for (const auto& [name, function] : scorers) {
+    const auto text = name.cast<std::string>();
+    request.scorers.push_back({text, python_scorer(function.cast<py::function>(), text)});
   }
-  if (outcome->failed) std::rethrow_exception(outcome->failed);
-  const EvaluationText text = take(std::move(*outcome->text));
+  const EvaluationText text = take(in_simulation_thread<Result<EvaluationText>>(
+      "kvtwin.evaluate", [request] { return evaluate_in_process(request); }));
   return py::make_tuple(text.csv, text.table);
 }
 
