@@ -66,6 +66,12 @@ std::vector<std::string> cell_sets(const EvaluateRequest& request, const std::st
   return out;
 }
 
+// Nullopt: nothing was chosen.
+std::optional<double> rate(uint64_t part, uint64_t whole) {
+  if (whole == 0) return std::nullopt;
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
 // Limits that grow with the batch: steps and pages for the requests that run concurrently.
 std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenario& scenario) {
   if (request.batch == 0) return {};
@@ -202,6 +208,9 @@ Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityR
   row->tokens_computed = end->tokens_computed, row->samples = end->samples_digest;
   const KvBytes bytes = kv_bytes(scenario, *composed, sum);
   row->kv_bytes_mean = bytes.kept, row->kv_read_bytes_mean = bytes.read;
+  const SimulatedEnd::Retrieval& recalls = end->retrieval;
+  row->correction_rate = rate(recalls.heads_corrected, recalls.heads_chose);
+  row->miss_rate = rate(recalls.pages_now + recalls.pages_next, recalls.pages_chosen);
   return {};
 }
 

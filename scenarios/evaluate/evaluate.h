@@ -55,6 +55,9 @@ struct QualityRow {
   // smaller where pages are chosen, whose first layers may be dense.
   double kv_bytes_mean = 0;
   double kv_read_bytes_mean = 0;
+  // Where pages are chosen: fraction of choices, one per head and step, that were made anew before attention;
+  // fraction of chosen pages that had to be recalled.
+  std::optional<double> correction_rate, miss_rate;
   // Prompt tokens found in the cache; those of which an entry is retained.
   uint64_t reused = 0, reused_live = 0;
   uint64_t tokens_computed = 0, samples = 0;

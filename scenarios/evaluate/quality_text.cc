@@ -55,6 +55,9 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["kv_fraction"] = fraction(row.reads_effective, row.reads_raw);
   out["kv_bytes_mean"] = row.kv_bytes_mean;
   out["kv_read_bytes_mean"] = row.kv_read_bytes_mean;
+  const auto maybe = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
+  out["correction_rate"] = maybe(row.correction_rate);
+  out["miss_rate"] = maybe(row.miss_rate);
   out["prefix_hit_tokens"] = row.reused;
   out["live_hit_tokens"] = row.reused_live;
   out["tokens_computed"] = row.tokens_computed;
@@ -88,6 +91,19 @@ std::string csv(const std::vector<QualityRow>& rows, const std::map<std::string,
     out += fmt::format("{}\n", fmt::join(values, ","));
   }
   return out;
+}
+
+// Lines about the cells that correct so many heads that their answers say nothing about speculation.
+std::string mostly_corrected(const std::vector<QualityRow>& rows) {
+  constexpr double kMost = 0.6;
+  std::string out;
+  for (const QualityRow& row : rows) {
+    if (row.correction_rate.value_or(0) > kMost)
+      out += fmt::format("  {}, budget {}, {}: {:.1f} % corrected\n", row.policy, row.budget, row.task,
+                         100 * *row.correction_rate);
+  }
+  return out.empty() ? out
+                     : "\nmore than 60 % of choices corrected, so hardly anything is speculated:\n" + out;
 }
 
 std::string table(const std::vector<QualityRow>& rows) {
@@ -137,6 +153,7 @@ std::string table(const std::vector<QualityRow>& rows) {
     if (!row.refused.empty() && refusals.find(row.policy + ":") == std::string::npos)
       refusals += fmt::format("  {}: {}\n", row.policy, row.refused);
   }
+  out += mostly_corrected(rows);
   return refusals.empty() ? out : out + "\nrefused:\n" + refusals;
 }
 
@@ -175,6 +192,8 @@ std::optional<QualityRow> row_of(const Json& in) {
   row.reads_effective = in["reads_effective"].get<uint64_t>();
   row.kv_bytes_mean = in["kv_bytes_mean"].get<double>();
   row.kv_read_bytes_mean = in["kv_read_bytes_mean"].get<double>();
+  if (number("correction_rate")) row.correction_rate = in["correction_rate"].get<double>();
+  if (number("miss_rate")) row.miss_rate = in["miss_rate"].get<double>();
   row.reused = in["prefix_hit_tokens"].get<uint64_t>(),
   row.reused_live = in["live_hit_tokens"].get<uint64_t>();
   row.tokens_computed = in["tokens_computed"].get<uint64_t>();

@@ -115,6 +115,7 @@ struct Sums {
   uint32_t contexts = 0;
   double floor = 0;
   std::vector<std::vector<kernels::HitCount>> hits;  // by layer
+  std::vector<double> hit_rates;                     // by context
   std::vector<double> lost, whole;                   // by layer
 };
 
@@ -156,14 +157,26 @@ class Inspection {
  private:
   static double relative(double lost, double whole) { return whole > 0 ? std::sqrt(lost / whole) : 0; }
 
+  // 1.96 standard errors of the mean.
+  static double margin(const std::vector<double>& values) {
+    if (values.size() < 2) return 0;
+    const double count = static_cast<double>(values.size());
+    const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+    double squares = 0;
+    for (const double value : values) squares += (value - mean) * (value - mean);
+    return 1.96 * std::sqrt(squares / (count - 1) / count);
+  }
+
   InspectRow row(const std::string& name, uint32_t budget, const Sums& sums) const {
-    InspectRow out{name, budget, sums.contexts, 0, 0, 0, {}};
+    InspectRow out;
+    out.scorer = name, out.budget = budget, out.contexts = sums.contexts;
     std::vector<kernels::HitCount> all;
     for (uint32_t l = 0; l < llm_.layers; ++l) {
       all.insert(all.end(), sums.hits[l].begin(), sums.hits[l].end());
       out.layers.push_back({kernels::hit_rate(sums.hits[l]), relative(sums.lost[l], sums.whole[l])});
     }
     out.hit_rate = kernels::hit_rate(all);
+    out.hit_margin = margin(sums.hit_rates);
     out.floor = sums.contexts > 0 ? sums.floor / sums.contexts : 0;
     out.error = relative(std::accumulate(sums.lost.begin(), sums.lost.end(), 0.0),
                          std::accumulate(sums.whole.begin(), sums.whole.end(), 0.0));
@@ -222,12 +235,16 @@ class Inspection {
     const double k = static_cast<double>(critical.front().size()), f = static_cast<double>(forced);
     sums->floor +=
         (f + (k - f) * kernels::random_hit_rate(static_cast<uint64_t>(k - f), tokens - forced)) / k;
+    std::vector<kernels::HitCount> own;
     for (uint32_t l = 0; l < llm_.layers; ++l) {
       const size_t first = size_t{l} * llm_.kv_heads;
-      for (size_t h = first; h < first + llm_.kv_heads; ++h)
-        sums->hits[l].push_back(kernels::count_hits(retained[h], critical[h]));
+      for (size_t h = first; h < first + llm_.kv_heads; ++h) {
+        own.push_back(kernels::count_hits(retained[h], critical[h]));
+        sums->hits[l].push_back(own.back());
+      }
       full[l].add_error(std::span(retained).subspan(first, llm_.kv_heads), &sums->lost[l], &sums->whole[l]);
     }
+    sums->hit_rates.push_back(kernels::hit_rate(own));
   }
 
   const Scenario& scenario_;
@@ -268,14 +285,15 @@ std::string inspect_text(const std::vector<InspectRow>& rows, OutputFormat forma
   std::string out;
   const auto add = std::back_inserter(out);
   if (format == OutputFormat::kTable) {
-    fmt::format_to(add, "  {:<20} {:>7} {:>9} {:>10} {:>9} {:>7} {:>10} {:>12}\n", "scorer", "budget",
-                   "contexts", "hit rate", "random", "lift", "error", "worst layer");
+    fmt::format_to(add, "  {:<20} {:>7} {:>9} {:>18} {:>9} {:>7} {:>10} {:>12}\n", "scorer", "budget",
+                   "contexts", "hit rate (95 %)", "random", "lift", "error", "worst layer");
     for (const InspectRow& row : rows) {
       double worst = 0;
       for (const InspectLayer& layer : row.layers) worst = std::max(worst, layer.error);
-      fmt::format_to(add, "  {:<20} {:>7} {:>9} {:>8.2f} % {:>7.2f} % {:>7.2f} {:>10.4f} {:>12.4f}\n",
-                     row.scorer, row.budget, row.contexts, 100 * row.hit_rate, 100 * row.floor, row.lift(),
-                     row.error, worst);
+      fmt::format_to(add,
+                     "  {:<20} {:>7} {:>9} {:>8.2f} +- {:>4.2f} % {:>7.2f} % {:>7.2f} {:>10.4f} {:>12.4f}\n",
+                     row.scorer, row.budget, row.contexts, 100 * row.hit_rate, 100 * row.hit_margin,
+                     100 * row.floor, row.lift(), row.error, worst);
     }
     return out;
   }

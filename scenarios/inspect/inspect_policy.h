@@ -30,6 +30,7 @@ struct InspectRow {
   uint32_t budget = 0;
   uint32_t contexts = 0;
   double hit_rate = 0;
+  double hit_margin = 0;  // half of the 95 % interval of hit_rate: normal, over contexts
   // The hit rate of random KV entries in addition to sinks and window; budget / tokens if there are neither.
   double floor = 0;
   double error = 0;  // over all layers

@@ -29,7 +29,7 @@ sed -e "s#\"\.\./\.\./models#\"$here/../../models#" "$here/../quality/full.textp
 
 for task in refined_goal multi_key; do
   "$kvtwin" evaluate "$sets"/*.textproto --tasks="$task" --budgets=32,64,96,192,288 --questions="$questions" --per-session=12 \
-    --paired=query --quiet --out="$work/$task" > "$work/$task.txt"
+    --paired=query --jobs="$(nproc)" --quiet --out="$work/$task" > "$work/$task.txt"
   echo "## $task: exact answers of $questions questions, 12 to a session"
   echo
   echo '```'

@@ -100,6 +100,7 @@ TEST_CASE("a row survives its file, and malformed rows are rejected") {
   row.answers = {100, 99, 42, 1, 300, 0.125};
   row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024;
   row.kv_read_bytes_mean = 512;
+  row.correction_rate = 0.25, row.miss_rate = 0;
   row.reused = 5, row.reused_live = 3, row.tokens_computed = 77;
   row.backend = "cuda", row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
   const std::string text = row_json(row);
@@ -110,6 +111,8 @@ TEST_CASE("a row survives its file, and malformed rows are rejected") {
   CHECK(back->answers.right == 42);
   CHECK(back->backend == "cuda");
   CHECK(back->kv_read_bytes_mean == 512);
+  CHECK(back->correction_rate == 0.25);
+  CHECK(back->miss_rate == 0);
   for (const std::string& problem :
        {std::string(), std::string("[]"), std::string("{}"), text.substr(0, text.size() / 2),
         std::string("{\"policy\":{\"a\":{\"b\":{}}}}")})

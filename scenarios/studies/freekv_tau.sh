@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Study: FreeKV's answers, corrected heads and recalled pages by tau, on long answers. Prints Markdown.
+#
+#   scenarios/studies/freekv_tau.sh build/dev/bin/kvtwin [QUESTIONS] [CHECKPOINT] [MODEL]
+#
+# CHECKPOINT is a folder that models/train/train.py wrote, MODEL the file of its shape. FreeKV speculates that a step
+# needs the pages that the step before chose; heads whose queries have a cosine below tau choose again. The fraction
+# corrected is therefore the distribution of the cosines. Pages have 16 tokens, the first layer is dense. A cell that
+# corrects more than 60 % says nothing about speculation (docs/design/methods/freekv.md).
+set -euo pipefail
+
+kvtwin=$(realpath "${1:?the program}")
+questions=${2:-32}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+checkpoint=$(realpath "${3:-$here/../../models/tiny/tasks-smooth-6x256}")
+model=$(realpath "${4:-$here/../../models/tiny/tasks-smooth-6x256.textproto}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+sets=$work/sets
+mkdir -p "$sets"
+
+# set_of NAME FROM [OPTION]: a policy set of its own name, so that all are paired in one evaluation
+set_of() {
+  sed -e "s#layers_dense: 1#& ${3:-}#" -e "s#\"\.\./\.\./models/tiny/[^\"]*textproto\"#\"$model\"#" \
+    -e "s#checkpoint: \"[^\"]*\"#checkpoint: \"$checkpoint\"#" "$here/../quality/$2.textproto" > "$sets/$1.textproto"
+}
+set_of full full
+set_of quest quest_long
+for tau in 0 0.7 0.8 0.9 0.95 2; do set_of "freekv_$tau" freekv_long "tau: $tau"; done
+set_of freekv_blocking freekv_long 'speculation: false'
+
+# ask TASK TOKENS QUESTIONS PER-SESSION
+ask() {
+  local out=$work/$1-$2
+  echo "## $1, sessions of $2 tokens"
+  echo
+  echo '```'
+  "$kvtwin" evaluate "$sets"/*.textproto --tasks="$1" --budgets=128,256 --tokens="$2" --questions="$3" --per-session="$4" \
+    --paired=freekv_2 --jobs="$(nproc)" --quiet --out="$out"
+  echo '```'
+  echo
+  echo '| policy set | budget | exact answers, % | loss per token | corrected, % | pages recalled of those chosen, % |'
+  echo '|---|---|---|---|---|---|'
+  awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
+    function percent(name) { return $at[name] == "" ? "-" : sprintf("%.1f", 100 * $at[name]) }
+    { printf "| %s | %s | %s [%.0f %.0f] | %.4f | %s | %s |\n", $at["policy"], $at["budget"], percent("accuracy"),
+      100 * $at["accuracy_low"], 100 * $at["accuracy_high"], $at["token_loss"], percent("correction_rate"),
+      percent("miss_rate") }' "$out/quality.csv"
+  echo
+}
+ask repeat 512 "$((questions * 2))" 1
+ask repeat 2048 "$questions" 1
+ask long_list 2048 "$((questions * 2))" 4
