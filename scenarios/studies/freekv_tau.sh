@@ -10,7 +10,7 @@
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
-questions=${2:-32}
+questions=${2:-24}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 checkpoint=$(realpath "${3:-$here/../../models/tiny/tasks-smooth-6x256}")
 model=$(realpath "${4:-$here/../../models/tiny/tasks-smooth-6x256.textproto}")
@@ -26,17 +26,16 @@ set_of() {
 }
 set_of full full
 set_of quest quest_long
-for tau in 0 0.7 0.8 0.9 0.95 2; do set_of "freekv_$tau" freekv_long "tau: $tau"; done
-set_of freekv_blocking freekv_long 'speculation: false'
+for tau in 0 0.8 0.9 0.95 2; do set_of "freekv_$tau" freekv_long "tau: $tau"; done
 
-# ask TASK TOKENS QUESTIONS PER-SESSION
+# ask TASK TOKENS QUESTIONS PER-SESSION BUDGETS
 ask() {
   local out=$work/$1-$2
   echo "## $1, sessions of $2 tokens"
   echo
   echo '```'
-  "$kvtwin" evaluate "$sets"/*.textproto --tasks="$1" --budgets=128,256 --tokens="$2" --questions="$3" --per-session="$4" \
-    --paired=freekv_2 --jobs="$(nproc)" --quiet --out="$out"
+  "$kvtwin" evaluate "$sets"/*.textproto --tasks="$1" --budgets="$5" --tokens="$2" --questions="$3" \
+    --per-session="$4" --paired=freekv_2 --jobs="$(nproc)" --quiet --out="$out"
   echo '```'
   echo
   echo '| policy set | budget | exact answers, % | loss per token | corrected, % | pages recalled of those chosen, % |'
@@ -48,6 +47,6 @@ ask() {
       percent("miss_rate") }' "$out/quality.csv"
   echo
 }
-ask repeat 512 "$((questions * 2))" 1
-ask repeat 2048 "$questions" 1
-ask long_list 2048 "$((questions * 2))" 4
+ask repeat 512 "$((questions * 2))" 1 64,128
+ask repeat 2048 "$questions" 1 256,512
+ask long_list 2048 "$((questions * 2))" 4 256,512

@@ -10,19 +10,20 @@
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
-questions=${2:-100}
+questions=${2:-40}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 weights=$(realpath "${3:-$here/../../models/tiny/tasks-6x256}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-sets=$work/sets tokens=2048 tasks=multi_key,question_first,variable_tracking,tool_schema
+sets=$work/sets tokens=2048 tasks=multi_key,question_first
 mkdir -p "$sets"
 
 # set_of NAME FROM [SED]...: a policy set of its own name, so that all are paired in one evaluation
 set_of() {
   local name=$1 from=$2
   shift 2
-  sed -e "s#\"\.\./\.\./models#\"$here/../../models#" "${@/#/-e}" "$here/../quality/$from.textproto" > "$sets/$name.textproto"
+  sed -e "s#\"\.\./\.\./models#\"$here/../../models#g" "${@/#/-e}" "$here/../quality/$from.textproto" \
+    > "$sets/$name.textproto"
 }
 for set in full random snapkv h2o_window pyramidkv judge_q_oracle; do set_of $set $set; done
 for file in "$weights"/judge_q_*.safetensors; do
