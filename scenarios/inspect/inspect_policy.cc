@@ -285,13 +285,13 @@ std::string inspect_text(const std::vector<InspectRow>& rows, OutputFormat forma
   std::string out;
   const auto add = std::back_inserter(out);
   if (format == OutputFormat::kTable) {
-    fmt::format_to(add, "  {:<20} {:>7} {:>9} {:>18} {:>9} {:>7} {:>10} {:>12}\n", "scorer", "budget",
+    fmt::format_to(add, "  {:<20} {:>7} {:>9} {:>19} {:>9} {:>7} {:>10} {:>12}\n", "scorer", "budget",
                    "contexts", "hit rate (95 %)", "random", "lift", "error", "worst layer");
     for (const InspectRow& row : rows) {
       double worst = 0;
       for (const InspectLayer& layer : row.layers) worst = std::max(worst, layer.error);
       fmt::format_to(add,
-                     "  {:<20} {:>7} {:>9} {:>8.2f} +- {:>4.2f} % {:>7.2f} % {:>7.2f} {:>10.4f} {:>12.4f}\n",
+                     "  {:<20} {:>7} {:>9} {:>8.2f} % +-{:>6.2f} {:>7.2f} % {:>7.2f} {:>10.4f} {:>12.4f}\n",
                      row.scorer, row.budget, row.contexts, 100 * row.hit_rate, 100 * row.hit_margin,
                      100 * row.floor, row.lift(), row.error, worst);
     }
