@@ -49,4 +49,4 @@ ask() {
 }
 ask repeat 512 "$((questions * 2))" 1 64,128
 ask repeat 2048 "$questions" 1 256,512
-ask long_list 2048 "$((questions * 2))" 4 256,512
+ask long_list 2048 "$questions" 4 256,512

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Study: Judge Q's soft tokens by their number, loss and budget, next to SnapKV, the window-based H2O that the paper
-# compares with, PyramidKV, the oracle and chance; then the hit rates. Prints Markdown.
+# compares with, PyramidKV, the oracle and chance: hit rates, then answers. Prints Markdown.
 #
 #   scenarios/studies/judge_q.sh build/dev/bin/kvtwin [QUESTIONS] [WEIGHTS]
 #
 # The soft tokens are trained on tasks that are not asked here, on responses of the model itself. Sessions have 2,048
-# tokens and one question, and 1, 2 and 5 % of them are retained, the last 8 tokens included. WEIGHTS is the folder of
-# judge_q_{4,8,16,32,64}.safetensors (the paper's squared error) and judge_q_kl_32.safetensors (divergence).
+# tokens and one question, and 1 and 5 % of them are retained (hit rates also 2 %), the last 8 tokens included.
+# WEIGHTS is the folder of judge_q_{4,8,16,32,64}.safetensors (the paper's squared error) and
+# judge_q_kl_32.safetensors (divergence).
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
-questions=${2:-40}
+questions=${2:-32}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 weights=$(realpath "${3:-$here/../../models/tiny/tasks-6x256}")
 work=$(mktemp -d)
@@ -31,19 +32,10 @@ for file in "$weights"/judge_q_*.safetensors; do
   set_of "$name" judge_q "s#renormalise: true#& probe_tokens: ${name##*_}#" "s#scorer_weights: \"[^\"]*\"#scorer_weights: \"$file\"#"
 done
 
-echo "## Exact answers, %, of $questions questions in sessions of $tokens tokens, by entries per head"
-echo
-echo '[95 % interval]; then each policy set paired with SnapKV, question by question.'
-echo
-echo '```'
-"$kvtwin" evaluate "$sets"/*.textproto --tasks=$tasks --budgets=20,41,102 --tokens=$tokens --questions="$questions" \
-  --per-session=1 --paired=snapkv --jobs="$(nproc)" --quiet --out="$work/out"
-echo '```'
-
 # hits TASK NAME SCORERS: rows of the hit rates with the soft tokens NAME, in $work/TASK-NAME.hits
 hits() {
   "$kvtwin" inspect-policy "$sets/$2.textproto" --set=trace.path="$work/$1.kvtrace" --set=trace.format=kvtwin \
-    --set=replay.arrivals=all_at_once --scorers="$3" --budgets=20,41,102 --contexts=24 --context-min=1500 --window=8 \
+    --set=replay.arrivals=all_at_once --scorers="$3" --budgets=20,41,102 --contexts=16 --context-min=1500 --window=8 \
     --response=4 --error-tokens=4 | sed "s/^  judge_q  /  $2  /" > "$work/$1-$2.hits"
 }
 export -f hits
@@ -54,15 +46,24 @@ done
 {
   for task in multi_key question_first; do
     for file in "$sets"/judge_q_*[0-9].textproto; do echo "hits $task $(basename "$file" .textproto) judge_q"; done
-    echo "hits $task snapkv oracle,snapkv,h2o_prefill,random"
+    echo "hits $task snapkv oracle,snapkv,random"
   done
 } | xargs -P "$(nproc)" -L 1 bash -euo pipefail -c '"$0" "$@"'
 for task in multi_key question_first; do
-  echo
   echo "## Hit rates of $task"
   echo
   echo '```'
   cat "$work/$task-snapkv.hits"
   for file in "$work/$task"-judge_q_*.hits; do tail -n +2 "$file"; done
   echo '```'
+  echo
 done
+
+echo "## Exact answers, %, of $questions questions in sessions of $tokens tokens, by entries per head"
+echo
+echo '[95 % interval]; then each policy set paired with SnapKV, question by question.'
+echo
+echo '```'
+"$kvtwin" evaluate "$sets"/*.textproto --tasks=$tasks --budgets=20,102 --tokens=$tokens --questions="$questions" \
+  --per-session=1 --paired=snapkv --jobs="$(nproc)" --quiet --out="$work/out"
+echo '```'
