@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/common/side_by_side.h"
 #include "engine/methods/chunk_rule.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cpu {
 namespace {
@@ -61,7 +62,7 @@ std::vector<uint32_t> KvEntryBudget::counts(std::span<const RankedHead> heads, u
   KVT_CHECK(counted_by_ != CountedBy::kNothing);
   std::vector<uint32_t> out =
       counted_by_ == CountedBy::kAllLayers ? across_layers(heads, end) : by_layer(heads, end);
-  if (counted_by_ == CountedBy::kChunkRule) at_least(heads, end, &out);
+  finish(heads, end, &out);
   return out;
 }
 
@@ -124,16 +125,12 @@ std::vector<uint32_t> KvEntryBudget::across_layers(std::span<const RankedHead> h
   return kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), kv_entries);
 }
 
-// The released rule: no group below retained_min; counts rounded up to whole pages.
-void KvEntryBudget::at_least(std::span<const RankedHead> heads, uint32_t end,
-                             std::vector<uint32_t>* counts) const {
+void KvEntryBudget::finish(std::span<const RankedHead> heads, uint32_t end,
+                           std::vector<uint32_t>* counts) const {
   for (const RankedHead& head : heads) {
     uint32_t& count = (*counts)[groups_->group_of(head.head)];
-    const uint32_t candidates = head.candidates();
-    const uint32_t had = head.first + static_cast<uint32_t>(head.forced.size());
-    const uint32_t least = std::min(spec_.retained_min, end);
-    if (had + count < least) count = least - had;
-    count = std::min(div_ceil(count, page_tokens_) * page_tokens_, candidates);
+    const uint32_t fixed = head.first + static_cast<uint32_t>(head.forced.size());
+    count = finish_count(counted_by_, spec_, page_tokens_, {end, fixed, head.candidates()}, count);
   }
 }
 

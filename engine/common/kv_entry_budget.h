@@ -36,7 +36,7 @@ class KvEntryBudget {
   // A group may occur several times, and in several layers: its largest count applies.
   std::vector<GroupCount> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
   std::vector<uint32_t> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
-  void at_least(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
+  void finish(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
   uint64_t fraction(uint32_t end) const;
 
   const BudgetSpec spec_;

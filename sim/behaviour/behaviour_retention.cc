@@ -7,7 +7,7 @@
 #include "engine/base/prng.h"
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/chunk_rule.h"
-#include "engine/methods/traits.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::sim {
 namespace {
@@ -36,8 +36,7 @@ RetentionSource::RetentionSource(const CoreConfig& config, RetentionModel model,
                                  std::vector<Fraction> contexts)
     : engine_(raw(config.engine)),
       spec_(config.policies.budget_spec),
-      released_(budget_traits(config.policies.budget).counted_by == CountedBy::kChunkRule),
-      absolute_(budget_traits(config.policies.budget).counted_by == CountedBy::kLayerShares),
+      counted_by_(budget_traits(config.policies.budget).counted_by),
       dropped_slots_(layout_traits(config.policies.layout).slot_retention == SlotRetention::kInPlace),
       model_(model),
       contexts_(std::move(contexts)),
@@ -132,7 +131,7 @@ Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uin
 uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& request, uint32_t end,
                                             uint32_t candidates) const {
   Fraction fixed = adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
-  if (absolute_) {
+  if (counted_by_ == CountedBy::kLayerShares) {
     const uint64_t room = ranked_entries(spec_);
     fixed = candidates == 0 ? kWhole : std::min<Fraction>(kWhole, (room << 32) / candidates);
   }
@@ -140,14 +139,9 @@ uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& reque
   for (const uint32_t head : groups_.members(group)) {
     fraction = std::max(fraction, fraction_of(head, request, end, fixed));
   }
-  auto retained = static_cast<uint32_t>(part_up(fraction, candidates));
-  if (released_) {
-    const uint32_t had = end - request.dropped[group] - candidates;  // forced and locked entries
-    const uint32_t least = std::min(spec_.retained_min, end);
-    if (had + retained < least) retained = least - had;
-    retained = div_ceil(retained, page_tokens_) * page_tokens_;
-  }
-  return std::min(retained, candidates);
+  const uint32_t stays = end - request.dropped[group] - candidates;  // forced and locked entries
+  const auto ranked = static_cast<uint32_t>(part_up(fraction, candidates));
+  return finish_count(counted_by_, spec_, page_tokens_, {end, stays, candidates}, ranked);
 }
 
 void RetentionSource::count(const Compression& c, Request* request, std::vector<uint32_t>* counts) const {

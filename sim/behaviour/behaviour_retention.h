@@ -23,6 +23,7 @@
 
 #include "engine/kv/head_groups.h"
 #include "engine/methods/config.h"
+#include "engine/methods/traits.h"
 #include "engine/runtime/outcome_source.h"
 
 namespace kvtwin::sim {
@@ -59,7 +60,8 @@ class RetentionSource final : public OutcomeSource {
 
   const uint32_t engine_;
   const BudgetSpec spec_;
-  const bool released_, absolute_, dropped_slots_;
+  const CountedBy counted_by_;
+  const bool dropped_slots_;
   const RetentionModel model_;
   const std::vector<Fraction> contexts_;
   const uint32_t page_tokens_;

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::sim {
 
@@ -62,7 +63,7 @@ void RetrievalSource::add_request(uint64_t key, uint32_t candidates,
   // previous step, so all its chosen pages are absent.
   const bool keeps = kind_ != RetrievalKind::kRecallsTokens;
   const uint32_t chosen = std::min(selectable_, candidates);
-  const uint32_t absent_max = keeps ? std::min(chosen, candidates - chosen) : chosen;
+  const uint32_t absent_max = keeps ? missing_pages_max(chosen, candidates) : chosen;
   const bool ahead = speculates(kind_, spec_.speculation);
   for (uint32_t layer = spec_.layers_dense; layer < layers_; ++layer) {
     const auto& rates = behaviour_.correction_q32;

@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
 #include "engine/cpu/retrieval/retrieved_cache.h"
+#include "engine/methods/outcome_rules.h"
 #include "kernels/select/page_score.h"
 #include "kernels/select/select.h"
 
@@ -113,7 +114,7 @@ void RetrievedCache::deal_recalls() {
     row.choice = static_cast<uint32_t>(rows.size());
     const uint32_t candidates = end_candidates(pages_of(row.kv_entry + 1)) - first_candidate();
     rows.push_back({spec_.speculation && row.request->layers.back().chosen,
-                    std::min(shape_.selectable, candidates - shape_.selectable)});
+                    missing_pages_max(shape_.selectable, candidates)});
   }
   dealt_.resize(llm_.layers);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {

@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
 #include "engine/cuda/retrieval/retrieved_cache.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cuda {
 
@@ -147,8 +148,7 @@ void RetrievedCache::deal_recalls() {
   if (!offloaded_ || given_ == nullptr || given_->recalls.size() != llm_.layers) return;
   std::vector<cpu::ForcedRow> rows;
   for (const ChoiceRow& row : choice_rows_)
-    rows.push_back(
-        {row.held == Held::kTrusted, std::min(shape_.selectable, row.candidates - shape_.selectable)});
+    rows.push_back({row.held == Held::kTrusted, missing_pages_max(shape_.selectable, row.candidates)});
   const size_t each = rows.size() * llm_.kv_heads;
   forced_outcomes_.resize(each * (llm_.layers - spec_.layers_dense));
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {

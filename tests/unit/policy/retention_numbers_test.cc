@@ -1,4 +1,5 @@
-// Integer parts of budgets: PyramidKV's lines, the ratio of the released chunk rule.
+// Integer parts of budgets: PyramidKV's lines, the ratio of the released chunk rule, the rules that end
+// outcomes.
 
 #include <doctest/doctest.h>
 
@@ -10,6 +11,7 @@
 
 #include "engine/base/prng.h"
 #include "engine/methods/chunk_rule.h"
+#include "engine/methods/outcome_rules.h"
 #include "engine/methods/pyramid.h"
 
 using namespace kvtwin;
@@ -117,4 +119,38 @@ TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window ar
     }
     CHECK(std::fabs(double(adjusted_ratio(ratio, tokens, sinks, window)) / double(kOne) - expected) < 1e-9);
   }
+}
+
+TEST_CASE("outcome rules: the count that ends a ranking has a floor, whole pages and a ceiling") {
+  struct Case {
+    CountedBy counted_by;
+    GroupEntries group;
+    uint32_t ranked, retained;
+  };
+  const Case cases[] = {
+      {CountedBy::kLayer, {1000, 36, 964}, 100, 100},      // no floor, no pages
+      {CountedBy::kLayer, {1000, 36, 50}, 100, 50},        // never more than there are
+      {CountedBy::kChunkRule, {1000, 36, 964}, 100, 112},  // whole pages
+      {CountedBy::kChunkRule, {1000, 36, 964}, 112, 112},  // whole pages already
+      {CountedBy::kChunkRule, {1000, 36, 964}, 0, 32},     // floor: 64 with the 36 fixed ones, 28, rounded up
+      {CountedBy::kChunkRule, {1000, 64, 936}, 0, 0},      // the fixed ones reach the floor
+      {CountedBy::kChunkRule, {40, 36, 4}, 0, 4},          // no floor above the tokens
+      {CountedBy::kChunkRule, {1000, 36, 110}, 100, 110},  // rounding stops at the candidates
+      {CountedBy::kChunkRule, {1000, 0, 20}, 5, 20},       // and so does the floor
+  };
+  BudgetSpec spec;
+  spec.retained_min = 64;
+  for (const Case& c : cases) {
+    CAPTURE(c.group.fixed);
+    CAPTURE(c.ranked);
+    CHECK(finish_count(c.counted_by, spec, 16, c.group, c.ranked) == c.retained);
+  }
+}
+
+TEST_CASE("outcome rules: a head misses at most what its slots do not hold") {
+  CHECK(missing_pages_max(8, 8) == 0);
+  CHECK(missing_pages_max(8, 11) == 3);
+  CHECK(missing_pages_max(8, 16) == 8);
+  CHECK(missing_pages_max(8, 100) == 8);
+  CHECK(missing_pages_max(0, 5) == 0);
 }
