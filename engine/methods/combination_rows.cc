@@ -33,6 +33,14 @@ constexpr CombinationRow kPolicyRows[] = {
      [](Given c) { return c.ranks() && c.layout.slot_retention == SlotRetention::kAll; },
      "budget {budget} drops KV entries, but layout {layout} has no way to let go of them",
      "choose layout compact, ragged, slot_mask or page_mask"},
+    // Before the row of placements, whose remedy alone leads to the refusal of swap without a host tier.
+    {kEverywhere,
+     kNotBuilt,
+     {kPreemption, kLayout},
+     [](Given c) { return c.swaps && c.ranks() && c.placement.uses_host && !c.placement.uses_resident; },
+     "preemption swap copies pages that hold every token by position, but layout {layout} drops KV entries, "
+     "whose counts and positions would have to return with the pages",
+     "set preemption: recompute and placement: gpu"},
     {kEverywhere,
      kNotBuilt,
      {kPlacement, kLayout},

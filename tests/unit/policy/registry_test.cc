@@ -234,6 +234,29 @@ TEST_CASE("registry: contradictory combinations are refused with a remedy") {
                 "set prefix_eviction: lru"));
 }
 
+TEST_CASE("registry: the remedy for swap with a layout that drops KV entries is accepted") {
+  const auto compressed = [](const char* layout, const char* placement, PreemptionKind preemption) {
+    return complaint([&](CoreConfig* c) {
+      PolicySet& set = c->policies;
+      set.scorer = "snapkv", set.budget = "ratio", set.layout = layout, set.identity = "session";
+      set.scorer_spec.compression_trigger = CompressionTrigger::kPromptEnd;
+      set.budget_spec.ratio = kWhole / 2, set.budget_spec.chunk_tokens = 64;
+      set.placement = placement;
+      c->prefix_cache = false;
+      c->preemption = preemption;
+      c->pages_host = std::string(placement) == "host" ? 10 : 0;
+    });
+  };
+  for (const char* layout : {"compact", "ragged", "page_mask"}) {
+    CAPTURE(layout);
+    const std::string swap = compressed(layout, "host", PreemptionKind::kSwap);
+    CHECK(message(swap, "layout " + std::string(layout) + " drops KV entries"));
+    CHECK(message(swap, "(not built yet); set preemption: recompute and placement: gpu"));
+    CHECK(message(compressed(layout, "host", PreemptionKind::kRecompute), "use placement gpu"));
+    CHECK(compressed(layout, "gpu", PreemptionKind::kRecompute) == "");
+  }
+}
+
 TEST_CASE("registry: the name of a policy set in device files") {
   PolicySet set;
   CHECK(method_name(set) == "none/all/paged");
