@@ -3,7 +3,8 @@
 #
 #   scenarios/studies/freekv_tau.sh build/dev/bin/kvtwin [QUESTIONS] [CHECKPOINT] [MODEL]
 #
-# CHECKPOINT is a folder that models/train/train.py wrote, MODEL the file of its shape. FreeKV speculates that a step
+# CHECKPOINT is a folder that models/train/train.py wrote, MODEL the file of its shape; the default is a model whose
+# neighbouring queries differ, and train.py --smooth makes one whose queries are alike. FreeKV speculates that a step
 # needs the pages that the step before chose; heads whose queries have a cosine below tau choose again. The fraction
 # corrected is therefore the distribution of the cosines. Pages have 16 tokens, the first layer is dense. A cell that
 # corrects more than 60 % says nothing about speculation (docs/design/methods/freekv.md).
@@ -12,8 +13,8 @@ set -euo pipefail
 kvtwin=$(realpath "${1:?the program}")
 questions=${2:-24}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-checkpoint=$(realpath "${3:-$here/../../models/tiny/tasks-smooth-6x256}")
-model=$(realpath "${4:-$here/../../models/tiny/tasks-smooth-6x256.textproto}")
+checkpoint=$(realpath "${3:-$here/../../models/tiny/tasks-qwen3-6x256}")
+model=$(realpath "${4:-$here/../../models/tiny/tasks-qwen3-6x256.textproto}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sets=$work/sets
