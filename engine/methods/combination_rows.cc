@@ -33,7 +33,8 @@ constexpr CombinationRow kPolicyRows[] = {
      [](Given c) { return c.ranks() && c.layout.slot_retention == SlotRetention::kAll; },
      "budget {budget} drops KV entries, but layout {layout} has no way to let go of them",
      "choose layout compact, ragged, slot_mask or page_mask"},
-    // Before the row of placements, whose remedy alone leads to the refusal of swap without a host tier.
+    // This row precedes that of placements: its remedy alone, placement gpu, is refused because swap needs a
+    // host tier.
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kLayout},

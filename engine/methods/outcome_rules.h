@@ -1,6 +1,6 @@
-// The integer rules that end every decision of values, whether an engine ranks scores or a behaviour model
-// draws: how many KV entries a head group retains, and how many of its chosen pages a head can miss. Engines,
-// forced outcomes and the simulator's sources call the same functions, so that no backend counts differently.
+// Integer rules that the engines, forced outcomes and behaviour models share, so that they count alike: how
+// many KV entries a head group retains once they are ranked or drawn, and how many chosen pages a head can
+// miss.
 
 #ifndef KVTWIN_ENGINE_METHODS_OUTCOME_RULES_H_
 #define KVTWIN_ENGINE_METHODS_OUTCOME_RULES_H_

@@ -145,8 +145,8 @@ scorers retain with the choice of the response's own queries, and with attention
   --set=FIELD=VALUE     change a field; may be repeated
 
 hit rate: of the KV entries that the response chooses, the fraction that the scorer retains, mean over layers,
-heads and contexts; +-: half of its 95 % interval over contexts. random: the hit rate by chance. error: relative L2
-error of attention's output.
+heads and contexts; +-: half of its 95 % interval, 1.96 standard errors over contexts. random: the hit rate by
+chance. error: relative L2 error of attention's output.
 )";
 
 constexpr char kEvaluate[] =

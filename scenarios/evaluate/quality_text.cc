@@ -93,7 +93,7 @@ std::string csv(const std::vector<QualityRow>& rows, const std::map<std::string,
   return out;
 }
 
-// Lines about the cells that correct so many heads that their answers say nothing about speculation.
+// Names the cells that correct so many choices that their answers say nothing about speculation.
 std::string mostly_corrected(const std::vector<QualityRow>& rows) {
   constexpr double kMost = 0.6;
   std::string out;

@@ -157,7 +157,7 @@ class Inspection {
  private:
   static double relative(double lost, double whole) { return whole > 0 ? std::sqrt(lost / whole) : 0; }
 
-  // 1.96 standard errors of the mean.
+  // 1.96 standard errors of the mean; 0: fewer than two values.
   static double margin(const std::vector<double>& values) {
     if (values.size() < 2) return 0;
     const double count = static_cast<double>(values.size());

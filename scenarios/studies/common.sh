@@ -22,6 +22,15 @@ quality() {
       if (count > 0) printf "%d", int(100 * sum / count + 0.5); else printf "-"
     }' "$table"
 }
+# policy_set NAME FROM [SED]...: scenarios/quality/FROM.textproto, edited, as $work/sets/NAME.textproto. Policy sets of
+# names of their own are paired in one evaluation.
+policy_set() {
+  local name=$1 from=$2
+  shift 2
+  mkdir -p "$work/sets"
+  sed -e "s#\"\.\./\.\./models#\"$here/../../models#g" "${@/#/-e}" "$here/../quality/$from.textproto" \
+    > "$work/sets/$name.textproto"
+}
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf (b > 0 ? "%.2f" : "-"), (b > 0 ? a / b : 0) }'; }
 
 # run SCENARIO SET...: the run as one line of JSON, or "refused:" and the error. A SET may be an option, --like-this.

@@ -18,12 +18,12 @@ model=$(realpath "${4:-$here/../../models/tiny/tasks-qwen3-6x256.textproto}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sets=$work/sets
-mkdir -p "$sets"
+. "$here/common.sh"
 
-# set_of NAME FROM [OPTION]: a policy set of its own name, so that all are paired in one evaluation
+# set_of NAME FROM [OPTION]: a policy set with this model
 set_of() {
-  sed -e "s#layers_dense: 1#& ${3:-}#" -e "s#\"\.\./\.\./models/tiny/[^\"]*textproto\"#\"$model\"#" \
-    -e "s#checkpoint: \"[^\"]*\"#checkpoint: \"$checkpoint\"#" "$here/../quality/$2.textproto" > "$sets/$1.textproto"
+  policy_set "$1" "$2" "s#layers_dense: 1#& ${3:-}#" "s#model { name: \"[^\"]*\"#model { name: \"$model\"#" \
+    "s#checkpoint: \"[^\"]*\"#checkpoint: \"$checkpoint\"#"
 }
 set_of full full
 set_of quest quest_long

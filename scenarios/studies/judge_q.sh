@@ -17,19 +17,13 @@ weights=$(realpath "${3:-$here/../../models/tiny/tasks-6x256}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sets=$work/sets tokens=2048 tasks=multi_key,question_first
-mkdir -p "$sets"
+. "$here/common.sh"
 
-# set_of NAME FROM [SED]...: a policy set of its own name, so that all are paired in one evaluation
-set_of() {
-  local name=$1 from=$2
-  shift 2
-  sed -e "s#\"\.\./\.\./models#\"$here/../../models#g" "${@/#/-e}" "$here/../quality/$from.textproto" \
-    > "$sets/$name.textproto"
-}
-for set in full random snapkv h2o_window pyramidkv judge_q_oracle; do set_of $set $set; done
+for set in full random snapkv h2o_window pyramidkv judge_q_oracle; do policy_set $set $set; done
 for file in "$weights"/judge_q_*.safetensors; do
   name=$(basename "$file" .safetensors)
-  set_of "$name" judge_q "s#renormalise: true#& probe_tokens: ${name##*_}#" "s#scorer_weights: \"[^\"]*\"#scorer_weights: \"$file\"#"
+  policy_set "$name" judge_q "s#renormalise: true#& probe_tokens: ${name##*_}#" \
+    "s#scorer_weights: \"[^\"]*\"#scorer_weights: \"$file\"#"
 done
 
 # hits TASK NAME SCORERS: rows of the hit rates with the soft tokens NAME, in $work/TASK-NAME.hits

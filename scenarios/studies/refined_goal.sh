@@ -14,18 +14,15 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sets=$work/sets
-mkdir -p "$sets"
+. "$here/common.sh"
 
-# set_of NAME FROM OPTION: a policy set of its own name, so that all are paired in one evaluation
-set_of() {
-  sed -e "s#\"\.\./\.\./models#\"$here/../../models#" -e "s#scorer: \"intent_rule\"#&\n  scorer_options { $2 }#" \
-    "$here/../quality/intentkv.textproto" > "$sets/$1.textproto"
-}
+# set_of NAME OPTION: IntentKV's rule with this option
+set_of() { policy_set "$1" intentkv "s#scorer: \"intent_rule\"#&\n  scorer_options { $2 }#"; }
 set_of query 'mode: "query"'
 set_of raw 'query_norm: "raw"'
 for gamma in 0.5 0.9 1; do set_of "unit_$gamma" "gamma: $gamma"; done
 for gamma in 0.5 0.9 1; do set_of "max_$gamma" "memory: \"max_over_turns\" gamma: $gamma"; done
-sed -e "s#\"\.\./\.\./models#\"$here/../../models#" "$here/../quality/full.textproto" > "$sets/full.textproto"
+policy_set full full
 
 for task in refined_goal multi_key; do
   "$kvtwin" evaluate "$sets"/*.textproto --tasks="$task" --budgets=32,64,96,192,288 --questions="$questions" --per-session=12 \

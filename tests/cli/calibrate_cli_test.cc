@@ -294,7 +294,11 @@ TEST_CASE("inspect cli: the oracle hits everything, random hits by chance, large
     CHECK(sums[{scorer, 64}].error > sums[{scorer, 256}].error);
   }
   const Outcome table = inspect({"--scorers=oracle,random"});
-  CHECK(table.out.find("100.00 %") != std::string::npos);
+  CHECK(table.out.find("100.00 % +-  0.00") != std::string::npos);
+  const size_t random = table.out.find("\n  random ");
+  REQUIRE(random != std::string::npos);
+  const double margin = std::stod(table.out.substr(table.out.find("+-", random) + 2));
+  CHECK((margin > 0 && margin < 10));
   CHECK(table.out.find("weights drawn from seed 42") != std::string::npos);
   const Outcome json = inspect({"--scorers=random", "--format=json"});
   CHECK(json.out.find("[{\"scorer\":\"random\",\"budget\":64,\"layer\":0,\"contexts\":3,\"hit_rate\":0.") ==

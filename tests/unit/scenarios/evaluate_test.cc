@@ -155,6 +155,12 @@ TEST_CASE("quality_text: loss against full, intervals, and the reason of a refus
   CHECK(table.find("25.0 %") != std::string::npos);
   CHECK(table.find("50.0 [23.7 76.3]") != std::string::npos);
   CHECK(table.find("h2o: window 8, more than 4") != std::string::npos);
+  CHECK(table.find("corrected") == std::string::npos);
+  snap.correction_rate = 0.6;
+  CHECK(quality_text({snap}, OutputFormat::kTable).find("corrected") == std::string::npos);
+  snap.correction_rate = 0.75;
+  CHECK(quality_text({snap}, OutputFormat::kTable).find("snapkv, budget 64, needle: 75.0 % corrected") !=
+        std::string::npos);
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
 }
 
