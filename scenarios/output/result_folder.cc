@@ -19,12 +19,24 @@
 namespace kvtwin {
 namespace fs = std::filesystem;
 
+namespace {
+
+// The temporary name of a file. Shards of one study, which may run on several machines, write the same files
+// of one folder, so each process has a name of its own.
+std::string draft_name(const std::string& file) {
+  char host[64] = {};
+  gethostname(host, sizeof host - 1);
+  return fmt::format(".{}.{}.{}.part", file, host, getpid());
+}
+
+}  // namespace
+
 Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files) {
   std::error_code failed;
   fs::create_directories(dir, failed);
   if (failed) return make_error(dir, "cannot be made: " + failed.message(), "choose another --out");
   for (const RunFile& file : files) {
-    const fs::path path = fs::path(dir) / file.name, draft = fs::path(dir) / (file.name + ".part");
+    const fs::path path = fs::path(dir) / file.name, draft = fs::path(dir) / draft_name(file.name);
     std::ofstream out(draft, std::ios::binary | std::ios::trunc);
     out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
     out.close();
@@ -35,7 +47,11 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
                         why == ENOSPC ? "is the disk full?" : "check the folder and its permissions");
     }
     fs::rename(draft, path, failed);
-    if (failed) return make_error(path.string(), "cannot be written: " + failed.message());
+    if (failed) {
+      const std::string why = failed.message();
+      fs::remove(draft, failed);
+      return make_error(path.string(), "cannot be written: " + why);
+    }
   }
   return {};
 }
@@ -55,9 +71,11 @@ constexpr std::string_view kRunFiles[] = {"requests.csv",
                                           "tools.csv",
                                           "scenario.resolved.textproto"};
 
-bool is_run_file(std::string name) {
-  if (name.ends_with(".part")) name.resize(name.size() - 5);
-  return std::find(std::begin(kRunFiles), std::end(kRunFiles), name) != std::end(kRunFiles);
+bool is_run_file(const std::string& name) {
+  const bool draft = name.starts_with('.') && name.ends_with(".part");
+  return std::any_of(std::begin(kRunFiles), std::end(kRunFiles), [&](std::string_view file) {
+    return name == file || (draft && name.starts_with(fmt::format(".{}.", file)));
+  });
 }
 
 bool holds_run_files_alone(const fs::path& dir) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <google/protobuf/text_format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -79,19 +78,12 @@ Result<void> check_same_sweep(const std::string& dir, const SweepWords& words) {
 
 Result<void> note_sweep(const std::string& dir, const SweepWords& words, const std::string& command) {
   const std::string text = text_of(words, command), path = (fs::path(dir) / kFile).string();
-  std::error_code failed;
-  if (fs::exists(path, failed)) {
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) {
     const Result<std::string> there = read_text_file(path);
     if (there && *there == text) return {};
   }
-  // Shards start concurrently on several machines: each writes a file of its own and renames it.
-  char host[64] = {};
-  gethostname(host, sizeof host - 1);
-  const std::string draft = fmt::format(".{}.{}.{}", kFile, host, getpid());
-  if (Result<void> ok = write_files(dir, {{draft, text}}); !ok) return ok;
-  fs::rename(fs::path(dir) / draft, path, failed);
-  if (failed) return make_error(path, "cannot be written: " + failed.message());
-  return {};
+  return write_files(dir, {{kFile, text}});
 }
 
 std::string sweep_command(const std::string& dir) {

@@ -236,10 +236,10 @@ TEST_CASE("paths: only a full disk is reported as one") {
   const std::string run = folder.file("r");
   REQUIRE(run_kvtwin(folder, {"run", kShipped, "--quiet", "--set=replay.sessions_max=1", "--out=" + run})
               .status == 0);
-  fs::create_directories(folder.file("page.md.part"));
-  const Outcome report = run_kvtwin(folder, {"report", run, "--out=" + folder.file("page.md")});
+  const std::string long_name = std::string(250, 'p') + ".md";
+  const Outcome report = run_kvtwin(folder, {"report", run, "--out=" + folder.file(long_name)});
   CHECK(report.status == 3);
-  CHECK_MESSAGE(report.said("page.md: cannot be written: Is a directory; check the folder"), report.err);
+  CHECK_MESSAGE(report.said("p.md: cannot be written: File name too long; check the folder"), report.err);
 }
 
 TEST_CASE("paths: kernel times are not imported into a folder with other files") {

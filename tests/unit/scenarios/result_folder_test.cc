@@ -1,0 +1,47 @@
+// Files of a result: processes that write the same ones.
+
+#include "scenarios/output/result_folder.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "models/files/textproto.h"
+
+using namespace kvtwin;
+namespace fs = std::filesystem;
+
+TEST_CASE("write_files: processes that write one file concurrently all succeed, and leave one whole file") {
+  char path[] = "/tmp/kvtwin_test_XXXXXX";
+  REQUIRE(mkdtemp(path) != nullptr);
+  const std::string dir = path;
+  const std::string bytes(20'000, 'x');
+  std::vector<pid_t> writers;
+  for (int writer = 0; writer < 4; ++writer) {
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+      bool ok = true;
+      for (int i = 0; i < 200; ++i) ok = ok && write_files(dir, {{"a.json", bytes}, {"b.csv", bytes}});
+      _exit(ok ? 0 : 1);
+    }
+    writers.push_back(pid);
+  }
+  for (const pid_t pid : writers) {
+    int status = -1;
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK(status == 0);
+  }
+  for (const char* const name : {"a.json", "b.csv"}) {
+    const Result<std::string> text = read_text_file(dir + "/" + name);
+    REQUIRE(text);
+    CHECK(*text == bytes);
+  }
+  CHECK(std::distance(fs::directory_iterator(dir), fs::directory_iterator()) == 2);  // no temporary file
+  fs::remove_all(dir);
+}
