@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/common/kv_entry_budget.h"
+#include "engine/common/shared_prefixes.h"
 #include "engine/cuda/compression/device_scorer.h"
 #include "engine/cuda/compression/host_scores.h"
 #include "engine/cuda/compression/intent_scores.h"
@@ -103,7 +104,6 @@ class CompressedCache final : public KvCache {
   Result<void> make_attention();
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
-  void reuse(const PrefixHit& prefix_hit);
   Request& request_of(RequestId id);
   DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
@@ -203,7 +203,7 @@ class CompressedCache final : public KvCache {
   std::set<RequestId> remembered_;  // requests whose prompt the session's memory knows
   Buffer inv_freq_;                 // rerotate
   std::map<RequestId, Request> requests_;
-  std::map<PageId, std::vector<bool>> page_dropped_;  // kInPlace: slots of a page that hold nothing any more
+  cpu::SharedPrefixes shared_;
   // Of the step at hand.
   std::vector<Work> work_;
   std::vector<LayerLists> layers_;

@@ -416,10 +416,7 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
       live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
       continue;
     }
-    const cpu::Place place = work.request->kv_entries.place(0, row);
-    std::vector<bool>& dropped_tokens = page_dropped_[PageId{place.page}];
-    dropped_tokens.resize(memory_.page_tokens, false);
-    dropped_tokens[place.slot] = true;
+    shared_.drop(work.request->kv_entries.place(0, row));
   }
   work.request->kv_entries.drop_all_but(std::move(left));
   values->retained_live.insert(values->retained_live.end(), live.begin(), live.end());
