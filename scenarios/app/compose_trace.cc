@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/methods/scorer_traits.h"
 #include "engine/methods/traits.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
@@ -68,6 +69,20 @@ class WatchedBuilder : public ReplayBuilder {
   TraceTokens& tokens_;
 };
 
+// How requests' queries and templates are found.
+std::string query_note(const v1::Scenario& scenario, const ReplayTable& table) {
+  const std::string scorer = "scorer " + scenario.policies().scorer();
+  const v1::BudgetOptions& budget = scenario.policies().budget_options();
+  const std::string counts = fmt::format("the first {} and the last {} tokens (policies.budget_options)",
+                                         budget.sinks(), budget.window());
+  if (!scenario.replay().roles())
+    return fmt::format("{}: replay.roles is false, so templates and queries are {}", scorer, counts);
+  if (table.spans_unknown == 0)
+    return fmt::format("{}: templates and queries are those of the trace's roles", scorer);
+  return fmt::format("{}: {} of {} requests of the trace have no roles; their templates and queries are {}",
+                     scorer, table.spans_unknown, table.requests, counts);
+}
+
 }  // namespace
 
 FrontEnd front_end_of(const v1::Cost& cost) {
@@ -93,7 +108,12 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
   auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
   WatchedBuilder builder(on_session, tokens.get());
-  if (precision_traits(scenario.values.policies().precision()).by_tag) builder.keep_roles();
+  const v1::Policies& policies = scenario.values.policies();
+  const bool reads_roles = scorer_traits(policies.scorer()).reads_roles;
+  if (scenario.values.replay().roles()) {
+    if (precision_traits(policies.precision()).by_tag) builder.keep_roles();
+    if (reads_roles) builder.keep_spans();
+  }
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return errors->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
@@ -107,6 +127,7 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));
   }
+  if (reads_roles) out->notes.push_back(query_note(scenario.values, out->client->table()));
   const uint64_t sessions = out->client->report().sessions_total;
   if (const v1::Replay& replay = scenario.values.replay();
       replay.arrivals() == "fixed_population" && replay.population() > sessions)
