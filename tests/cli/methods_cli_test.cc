@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <set>
 
@@ -170,7 +171,10 @@ TEST_CASE("methods: a recording under the wall clock replays to the same digest"
 
 TEST_CASE("methods: a run's notes say how templates and queries of prompts are found") {
   const Folder folder;
-  const std::string no_roles = "--set=trace.path=" + (kMethods / "long_input.csv").string();
+  const std::string no_roles = "--set=trace.path=" + folder.file("lengths.csv");
+  std::ofstream(folder.file("lengths.csv")) << "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                            << "2026-01-01 00:00:00.0000000,600,8\n"
+                                            << "2026-01-01 00:00:00.0000000,700,8\n";
   const struct {
     std::vector<std::string> words;
     std::string note;
@@ -179,8 +183,8 @@ TEST_CASE("methods: a run's notes say how templates and queries of prompts are f
       {{"--set=replay.roles=false"},
        "scorer intent_rule: replay.roles is false, so templates and queries are the first 16 and the last 64 "
        "tokens"},
-      {{no_roles, "--set=trace.format=azure", "--set=memory.gpu_pages=4000"},
-       "scorer intent_rule: 4 of 4 requests of the trace have no roles; their templates and queries are the "
+      {{no_roles, "--set=trace.format=azure"},
+       "scorer intent_rule: 2 of 2 requests of the trace have no roles; their templates and queries are the "
        "first 16"},
       {{"--set=policies.scorer=snapkv"}, ""},
   };
@@ -201,5 +205,6 @@ TEST_CASE("methods: a run's notes say how templates and queries of prompts are f
     CHECK_MESSAGE(words.find(row.note) != std::string::npos, run.out);
     decisions.insert(after(run.out, "decisions="));
   }
-  CHECK(decisions.size() == std::size(rows));
+  // Without roles, both scorers force the same positions.
+  CHECK(decisions.size() == std::size(rows) - 1);
 }

@@ -44,7 +44,7 @@ std::vector<uint64_t> numbers(uint64_t first, size_t count) {
 TEST_CASE("derived sessions: a request continues the session whose newest prompt it extends") {
   DerivedSessions sessions(100);
   for (const SessionRow& row : kSessionRows) {
-    CAPTURE(row.what);
+    CAPTURE(std::string(row.what));
     CHECK(sessions.session_of(tokens_of(row.prompt), row.span) == row.session);
   }
   CHECK(sessions.remembered() == 4);

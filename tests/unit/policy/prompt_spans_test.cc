@@ -72,7 +72,7 @@ const PromptRow kPromptRows[] = {
 
 TEST_CASE("prompt spans: the newest message of the user or of a tool, by roles") {
   for (const PromptRow& row : kPromptRows) {
-    CAPTURE(row.what);
+    CAPTURE(std::string(row.what));
     const PromptSpans found = spans_of(row.prompt);
     CHECK(found.prefix == row.found.prefix);
     CHECK(found.query.begin == row.found.query.begin);

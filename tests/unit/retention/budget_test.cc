@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <string>
 
 #include "engine/base/prng.h"
 #include "engine/methods/axis_factories.h"
@@ -225,7 +226,7 @@ TEST_CASE("query span: forced tokens and quotas, by roles and by counts") {
       {"no roles, short", "uniform", true, {}, 9, 2, 2, 9, 9},
   };
   for (const Row& row : rows) {
-    CAPTURE(row.what);
+    CAPTURE(std::string(row.what));
     CoreConfig config;
     config.policies.scorer = "intent_rule", config.policies.budget = row.budget;
     config.policies.layout = "page_mask";
