@@ -41,6 +41,8 @@ struct PlanEntry {
   uint32_t shared_in_part = 0;
   bool grows = true;  // each further step of a coalesced run reads one more KV entry; false: the same number
   RequestKey key{};   // identifies `request` in outcomes and random draws
+  // Positions whose queries the scorer remembers for the session, whichever entry computes them.
+  TokenRange query{};
 
   uint32_t live() const { return context - dropped; }  // KV entries that a head reads, the new ones excluded
 };
@@ -101,6 +103,7 @@ struct Compression {
   // Compress before the entry's tokens are computed. `end` is then the context that the request reused.
   bool before = false;
   std::span<const Forced> forced;  // ascending, disjoint, within [begin, end)
+  TokenRange query{};              // of the forced positions, those of what the prompt asks
   std::span<const uint32_t> keep;  // by head group; empty: the backend decides (dynamic budget)
 };
 

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "engine/base/identity.h"
+#include "engine/base/prompt_spans.h"
 #include "engine/base/tags.h"
 #include "engine/base/units.h"
 
@@ -43,6 +44,8 @@ struct RequestReady {
   // needs roles.
   std::span<const RoleRun> roles{};
   uint32_t turn = 0;  // of the request; no role's turn is larger
+  // What the prompt asks. Set only if the scorer needs it, and the prompt has roles.
+  PromptSpans spans{};
   // Handover (commands.h): `emitted` output tokens exist, and the KV of the prompt is in the pages `source`
   // of engine `from`, in order of position. emitted == 0: the request is new.
   uint32_t emitted = 0;

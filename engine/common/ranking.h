@@ -36,6 +36,7 @@ struct StepRows {
   bool prompt = false;   // prompt tokens; false: a decode
   bool samples = false;
   bool staged = false;  // its rows are in no page until they are ranked
+  TokenRange query{};   // PlanEntry::query
 };
 
 // Queries of one layer, in order of position: [rows][query_heads][head_dim], rotated.

@@ -20,8 +20,8 @@
 namespace kvtwin {
 
 struct BudgetSpec {
-  uint32_t sinks = 4;             // first tokens of a prompt (or its template prefix)
-  uint32_t window = 32;           // last tokens, always retained
+  uint32_t sinks = 4;             // first tokens of a prompt, always retained
+  uint32_t window = 32;           // last tokens, always retained; for prompts with PromptSpans, these instead
   uint32_t chunk_tokens = 2'048;  // scorers that work at chunk ends: size of a chunk
   uint32_t interval = 1;          // scorers that work at decode steps: steps between two compressions
 

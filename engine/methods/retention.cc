@@ -4,8 +4,16 @@
 
 #include "engine/base/check.h"
 #include "engine/methods/budget_groups.h"
+#include "engine/methods/scorer_traits.h"
 
 namespace kvtwin {
+namespace {
+
+// The query of a prompt without roles, if the budget has no window: its last tokens
+// (docs/design/methods/intentkv.md#span, the fallback).
+constexpr uint32_t kQueryTokens = 64;
+
+}  // namespace
 
 Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
     : budget_(*axes.budget),
@@ -16,7 +24,11 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
       window_(config.policies.budget_spec.window),
       forced_(sinks_ + window_),
       chunk_tokens_(config.policies.budget_spec.chunk_tokens),
-      interval_(config.policies.budget_spec.interval) {
+      interval_(config.policies.budget_spec.interval),
+      forced_in_number_(forced_kv_entries(config.policies.budget_spec)),
+      sinks_free_(config.policies.budget_spec.sinks_free),
+      numbered_(budget_traits(config.policies.budget).entries),
+      reads_roles_(scorer_traits(config.policies.scorer).reads_roles) {
   const BudgetSpec& spec = config.policies.budget_spec;
   offloaded_ = axes.placement.uses_resident;
   known_ = axes.budget->known_at_admission();
@@ -39,6 +51,34 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
     shape_.ring.push_back(ring);
     shape_.rings += ring ? 1 : 0;
   }
+}
+
+TokenRange Retention::query(const PromptSpans& spans, uint32_t tokens) const {
+  if (!reads_roles_) return {};
+  if (spans.known()) return spans.query;
+  return {tokens - std::min(tokens, window_ > 0 ? window_ : kQueryTokens), tokens};
+}
+
+ForcedTokens Retention::forced(const PromptSpans& spans, uint32_t tokens) const {
+  if (spans.known()) {
+    const uint32_t template_end = std::min(std::max(spans.prefix, sinks_), spans.around.begin);
+    return {std::min(template_end, tokens), spans.around.below(tokens), spans.query.below(tokens), true};
+  }
+  const uint32_t prefix = std::min(sinks_, tokens);
+  const TokenRange newest{std::max(tokens - std::min(window_, tokens), prefix), tokens};
+  return {prefix, newest, newest, false};
+}
+
+uint32_t Retention::quota(uint32_t group, const ForcedTokens& forced, uint32_t ranked_tokens) const {
+  if (!forced.by_role || !numbered_) return budget_.quota(group, ranked_tokens);
+  const uint64_t number = uint64_t{budget_.quota(group, UINT32_MAX)} + forced_in_number_;
+  const uint32_t counted = sinks_free_ ? forced.query.tokens() : forced.total();
+  return static_cast<uint32_t>(std::min<uint64_t>(ranked_tokens, number > counted ? number - counted : 0));
+}
+
+uint32_t Retention::entries_by_role(uint32_t group, uint32_t tokens, const PromptSpans& spans) const {
+  const ForcedTokens kept = forced(spans, tokens);
+  return kept.total() + quota(group, kept, tokens - kept.total());
 }
 
 uint64_t Retention::pages_retained(uint32_t tokens, uint32_t raw) const {
@@ -67,10 +107,10 @@ uint32_t Retention::steps_until_full(uint32_t tokens) const {
   return tokens < full ? full - tokens : 1;  // some groups are rings and others grow: the mean grows unevenly
 }
 
-bool Retention::can_drop(uint32_t tokens, uint64_t live) const {
-  if (!known_) return ranked(tokens) > 0;
+bool Retention::can_drop(uint32_t tokens, uint64_t live, const PromptSpans& spans) const {
+  if (!known_) return tokens > forced(spans, tokens).total();
   uint64_t after = 0;
-  for (uint32_t g = 0; g < shape_.groups; ++g) after += entries_after(g, tokens);
+  for (uint32_t g = 0; g < shape_.groups; ++g) after += entries_after(g, tokens, spans);
   return after < live;
 }
 

@@ -4,6 +4,9 @@
 // With n tokens computed, the first `sinks` and the last `window` are forced. The others are ranked, and a
 // group retains sinks + window + quota(ranked) KV entries
 // (docs/design/methods/tangram.md#chunks, #reservation).
+//
+// Scorers that read roles force the template and the query of a request instead, where its prompt has roles
+// (docs/design/methods/intentkv.md#span). Functions that take PromptSpans serve both.
 
 #ifndef KVTWIN_ENGINE_METHODS_RETENTION_H_
 #define KVTWIN_ENGINE_METHODS_RETENTION_H_
@@ -14,11 +17,22 @@
 #include <vector>
 
 #include "engine/base/commands.h"
+#include "engine/base/events.h"
 #include "engine/kv/group_tables.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
 
 namespace kvtwin {
+
+// The positions that a compression retains whatever their score: [0, prefix) and `newest`.
+struct ForcedTokens {
+  uint32_t prefix = 0;
+  TokenRange newest;
+  TokenRange query;      // within `newest`
+  bool by_role = false;  // found by the roles of messages; false: by the budget's counts
+
+  uint32_t total() const { return prefix + newest.tokens(); }
+};
 
 class Retention {
  public:
@@ -61,8 +75,21 @@ class Retention {
   uint32_t carried(uint32_t tokens) const { return ranked(tokens) > 0 ? window_ : UINT32_MAX; }
   uint32_t ranked(uint32_t tokens) const { return tokens > forced_ ? tokens - forced_ : 0; }
   uint32_t quota(uint32_t group, uint32_t ranked_tokens) const { return budget_.quota(group, ranked_tokens); }
+
+  // What the scorer reads of a request's roles. Empty: nothing, or the prompt has none.
+  PromptSpans spans_of(const RequestReady& request) const {
+    return reads_roles_ ? request.spans : PromptSpans{};
+  }
+  // The positions whose queries are remembered of a prompt of `tokens` tokens; empty: none are.
+  TokenRange query(const PromptSpans& spans, uint32_t tokens) const;
+  // The forced positions below `tokens`.
+  ForcedTokens forced(const PromptSpans& spans, uint32_t tokens) const;
+  // The same quota for `ranked_tokens` tokens next to these forced ones. A budget of a number of entries
+  // counts the query, and the template unless sinks_free.
+  uint32_t quota(uint32_t group, const ForcedTokens& forced, uint32_t ranked_tokens) const;
   // KV entries of a group when `tokens` tokens have been ranked, for budgets with known counts.
-  uint32_t entries_after(uint32_t group, uint32_t tokens) const {
+  uint32_t entries_after(uint32_t group, uint32_t tokens, const PromptSpans& spans = {}) const {
+    if (spans.known()) return entries_by_role(group, tokens, spans);
     return tokens <= forced_ ? tokens : forced_ + budget_.quota(group, tokens - forced_);
   }
   // Pages of all groups for `tokens` ranked prompt tokens and `raw` further tokens.
@@ -78,7 +105,7 @@ class Retention {
   // At decode steps: a request is compressed when a group holds this many KV entries.
   uint32_t decode_limit(uint32_t tokens) const;
   // Whether ranking the `live` KV entries of `tokens` tokens can drop any.
-  bool can_drop(uint32_t tokens, uint64_t live) const;
+  bool can_drop(uint32_t tokens, uint64_t live, const PromptSpans& spans = {}) const;
 
   // Whether every group is a full ring when `tokens` tokens are computed.
   bool ring_full(uint32_t tokens) const {
@@ -91,10 +118,14 @@ class Retention {
   uint32_t window() const { return window_; }
 
  private:
+  uint32_t entries_by_role(uint32_t group, uint32_t tokens, const PromptSpans& spans) const;
+
   const Budget& budget_;
   const SlotRetention slot_retention_;
   const CompressionTrigger compression_trigger_;
   const uint32_t sinks_, window_, forced_, chunk_tokens_, interval_;
+  const uint32_t forced_in_number_;  // of `forced_`, those that a budget of a number of entries counts
+  const bool sinks_free_, numbered_, reads_roles_;
   bool offloaded_ = false, by_chunk_ = false, known_ = false, staged_ = false, reserves_ = false;
   GroupShape shape_;
 };

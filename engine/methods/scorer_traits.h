@@ -14,6 +14,7 @@ struct ScorerTraits {
   bool heads_apart = false;    // what a token is worth is defined for a single head only
   bool gathers = false;        // keeps a sum or a time for each KV entry
   bool scores_tokens = false;  // one score per token, for all layers and heads
+  bool reads_roles = false;    // retains template and query by the roles of messages (PromptSpans)
 
   friend bool operator==(const ScorerTraits&, const ScorerTraits&) = default;
 };

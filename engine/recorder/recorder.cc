@@ -129,6 +129,7 @@ class Recorder::Watch : public Client {
     }
     for (const uint32_t trigger : request.triggers) out->add_trigger(trigger);
     write_roles(request.roles, out);
+    write_spans(request.spans, out);
     out->set_turn(request.turn);
     out->set_index(request.index);
   }

@@ -44,4 +44,18 @@ void write_roles(std::span<const RoleRun> roles, v1::ClientEvent::Ready* out) {
   }
 }
 
+bool read_spans(const v1::ClientEvent::Ready& in, PromptSpans* spans) {
+  if (in.span_size() == 0) return true;
+  if (in.span_size() != 5) return false;
+  *spans = {in.span(0), {in.span(1), in.span(2)}, {in.span(3), in.span(4)}};
+  return spans->known() && spans->valid(in.prompt_tokens());
+}
+
+void write_spans(const PromptSpans& spans, v1::ClientEvent::Ready* out) {
+  if (!spans.known()) return;
+  for (const uint32_t number :
+       {spans.prefix, spans.query.begin, spans.query.end, spans.around.begin, spans.around.end})
+    out->add_span(number);
+}
+
 }  // namespace kvtwin

@@ -301,6 +301,9 @@ class LogReader {
     request.index = in.has_index() ? in.index() : sent_before;
     request.prompt_tokens = in.prompt_tokens();
     request.output_tokens = in.output_tokens();
+    if (!read_spans(in, &request.spans))
+      return problem(fmt::format("request {} has spans that are not parts of its {} prompt tokens",
+                                 in.request(), in.prompt_tokens()));
     step->event = request;
     return {};
   }

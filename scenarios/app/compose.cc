@@ -23,15 +23,9 @@
 #include "scenarios/load/names.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
-#include "traces/importers/formats.h"
-#include "traces/replay/replay_builder.h"
 
 namespace kvtwin {
 namespace {
-
-FrontEnd front_end_of(const v1::Cost& cost) {
-  return {cost.front_end_request_ns(), std::llround(cost.front_end_token_ns() * 1e3)};
-}
 
 TensorFormat format_named(const std::string& name) {
   if (name == "fp8") return {NumberFormat::kFp8};
@@ -255,102 +249,6 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   }
 }
 
-Ratio ratio(double value) {
-  // Millionths are enough: users write scales as decimals.
-  return {static_cast<int64_t>(std::llround(value * 1e6)), 1'000'000};
-}
-
-ReplayOptions replay_options(const v1::Scenario& values) {
-  const v1::Replay& in = values.replay();
-  ReplayOptions out;
-  out.page_tokens = values.memory().page_tokens();
-  out.mode = kReplayModes.value(in.mode());
-  out.arrivals = kArrivalModes.value(in.arrivals());
-  out.arrivals_per_s = ratio(in.sessions_per_s());
-  out.population = in.population();
-  out.seed = values.seed();
-  out.arrival_scale = ratio(in.arrival_scale());
-  out.tool_scale = ratio(in.tool_scale());
-  out.think_scale = ratio(in.think_scale());
-  out.delay_scale = ratio(in.delay_scale());
-  if (in.think_cap_s() > 0) out.think_cap = {static_cast<int64_t>(std::llround(in.think_cap_s() * 1e9))};
-  out.replicas = in.replicas();
-  out.sessions_max = in.sessions_max();
-  out.requests_max = in.requests_max();
-  out.front_end = front_end_of(values.cost());
-  out.hints = values.engines().routing() == "hint_aware" ||
-              eviction_traits(values.policies().prefix_eviction()).reads_hints;
-  out.on_reject = kRejectPolicies.value(in.on_reject());
-  out.retries_max = in.retries_max();
-  return out;
-}
-
-// A builder that reports progress, and keeps token ids of the model's vocabulary.
-class WatchedBuilder : public ReplayBuilder {
- public:
-  WatchedBuilder(const std::function<void()>& on_session, TraceTokens* tokens)
-      : on_session_(on_session), tokens_(*tokens) {}
-  Result<void> header(const v1::TraceHeader& header) override {
-    if (auto ok = tokens_.header(header); !ok) return ok;
-    return ReplayBuilder::header(header);
-  }
-  Result<void> shared_spans(const v1::SharedSpanTable& table) override {
-    if (auto ok = tokens_.shared_spans(table); !ok) return ok;
-    return ReplayBuilder::shared_spans(table);
-  }
-  Result<void> session(const v1::Session& session) override {
-    if (on_session_) on_session_();
-    if (auto ok = tokens_.session(session); !ok) return ok;
-    return ReplayBuilder::session(session);
-  }
-
- private:
-  const std::function<void()>& on_session_;
-  TraceTokens& tokens_;
-};
-
-void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
-                Errors* errors) {
-  // The simulated backend reads no tokens; calibrations run checkpoints under any backend.
-  const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
-  auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
-  WatchedBuilder builder(on_session, tokens.get());
-  if (precision_traits(scenario.values.policies().precision()).by_tag) builder.keep_roles();
-  if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
-    return errors->push_back(ok.error());
-  Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
-  if (!client) return errors->push_back(client.error());
-  out->client = std::move(*client);
-  if (tokens->any()) {
-    out->tokens = std::move(tokens);
-    out->notes.push_back("tokens are the trace's own");
-  }
-  if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
-    out->notes.push_back(
-        fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));
-  }
-  const uint64_t sessions = out->client->report().sessions_total;
-  if (const v1::Replay& replay = scenario.values.replay();
-      replay.arrivals() == "fixed_population" && replay.population() > sessions)
-    out->notes.push_back(
-        fmt::format("replay.population is {}, but the trace has {} sessions: never more are in flight; "
-                    "replay.replicas repeats them",
-                    replay.population(), sessions));
-  const v1::Cost& cost = scenario.values.cost();
-  if (cost.front_end_request_ns() > 0 || cost.front_end_token_ns() > 0)
-    out->notes.push_back(fmt::format(
-        "TTFT and latency contain a front end (HTTP, tokenizer) of {:.3g} ms and {:.3g} us per prompt "
-        "token (cost.front_end_request_ns, _token_ns)",
-        static_cast<double>(cost.front_end_request_ns()) / 1e6, cost.front_end_token_ns() / 1e3));
-  for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
-  if (scenario.values.replay().think_cap_s() > 0) {
-    out->notes.push_back(
-        fmt::format("{} are capped at {} s",
-                    out->client->cap_reaches_every_gap() ? "all gaps between requests" : "think times",
-                    scenario.values.replay().think_cap_s()));
-  }
-}
-
 // Counts the requests that can never run, and the most tokens that any request needs.
 struct Oversized {
   uint64_t requests = 0;
@@ -445,19 +343,6 @@ void resolve_routing(const Scenario& scenario, Composed* out) {
 }
 
 }  // namespace
-
-Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink) {
-  const v1::TraceChoice& trace = scenario.values.trace();
-  ImportOptions options;
-  options.seed = scenario.values.seed();
-  options.block_tokens = trace.block_tokens();
-  options.infer_sessions = trace.infer_sessions();
-  options.jitter_ns = trace.jitter_ns();
-  options.all_files = trace.all_files();
-  options.notes = notes;
-  options.sharing = kSharings.value(trace.prefix_sharing());
-  return import_trace(trace.format(), scenario.file(trace.path()), options, sink);
-}
 
 tl::expected<Composed, Errors> compose_engines(const Scenario& scenario) {
   Composed out;

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/base/front_end.h"
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/config.h"
 #include "engine/methods/traits.h"
@@ -74,6 +76,11 @@ uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t p
                        Errors* errors);
 uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out, Errors* errors);
 
+FrontEnd front_end_of(const v1::Cost& cost);
+// Reads the scenario's trace into out->client and out->tokens; `on_session`, if given, is called for each
+// session.
+void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
+                Errors* errors);
 // Reads the scenario's trace into `sink`. Sentences for the user go to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 

@@ -115,6 +115,7 @@ constexpr char kDefaults[] = R"pb(
     on_reject: "fail_session"
     retries_max: 3
     oversized: "refuse"
+    roles: true
   }
   cost {
     profile: ""

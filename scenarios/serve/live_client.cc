@@ -115,6 +115,7 @@ void LiveClient::cancel_once(LiveRequest* request, ClientEvents* events) {
 }
 
 void LiveClient::send(std::unique_ptr<LiveRequest> request, ClientEvents* events) {
+  if (request->session.empty()) request->session = derived_session(request->prompt);
   Session* const session = session_of(*request, events);
   request->session_id = session->id;
   request->index = session->requests++;
@@ -130,7 +131,14 @@ void LiveClient::send(std::unique_ptr<LiveRequest> request, ClientEvents* events
   ready.triggers = {triggers_.data(), std::min<size_t>(kept.output_tokens, triggers_.size())};
   ready.turn = kept.prompt.turn();
   if (options_.roles) ready.roles = kept.prompt.roles();
+  if (options_.spans) ready.spans = kept.prompt.spans();
   events->push_back(ready);
+}
+
+// A name that no client can give; "": the request is private.
+std::string LiveClient::derived_session(const PromptTokens& prompt) {
+  const std::optional<uint64_t> number = derived_.session_of(prompt.tokens(), prompt.first_message_end());
+  return number ? std::string(1, '\0') + std::to_string(*number) : std::string();
 }
 
 LiveClient::Session* LiveClient::session_of(const LiveRequest& request, ClientEvents* events) {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/base/front_end.h"
+#include "engine/methods/derived_sessions.h"
 #include "engine/runtime/client.h"
 #include "engine/runtime/driver.h"
 #include "scenarios/serve/prompt_tokens.h"
@@ -38,7 +39,7 @@ constexpr size_t kSessionsMax = 100'000;
 
 struct LiveRequest {
   RequestId id{};
-  std::string session;  // "": the request is a session of its own
+  std::string session;  // "": the client names none
   PromptTokens prompt;
   uint64_t seed = 0;  // of the generated text
   uint32_t output_tokens = 0;
@@ -68,6 +69,7 @@ class LiveClient final : public Client, public Observer {
  public:
   struct Options {
     bool roles = false;              // the precision policy reads the tokens' roles
+    bool spans = false;              // the scorer reads what prompts ask
     uint32_t output_tokens_max = 0;  // of any request
     FrontEnd front_end{};            // between a request's arrival and its engine
   };
@@ -111,6 +113,7 @@ class LiveClient final : public Client, public Observer {
   void deliver(Instant now, ClientEvents* events);
   static void cancel_once(LiveRequest* request, ClientEvents* events);
   void send(std::unique_ptr<LiveRequest> request, ClientEvents* events);
+  std::string derived_session(const PromptTokens& prompt);
   Session* session_of(const LiveRequest& request, ClientEvents* events);
   void end_oldest_session(ClientEvents* events);
   void ended(RequestId request, ClientEvents* events);
@@ -134,6 +137,7 @@ class LiveClient final : public Client, public Observer {
   std::unordered_map<uint32_t, std::unique_ptr<LiveRequest>> requests_;
   std::unordered_map<std::string, Session> sessions_;  // named ones
   std::list<std::string> ages_;                        // names, the longest idle first
+  DerivedSessions derived_{kSessionsMax};              // of requests whose client names no session
   std::map<uint32_t, Session> alone_;                  // sessions of one request, by request
   std::vector<Session> free_;                          // ended: their ids are used again
   uint32_t session_next_ = 0;

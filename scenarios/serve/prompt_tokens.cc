@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/base/prng.h"
+#include "engine/base/prompt_span_finder.h"
 
 namespace kvtwin::serve {
 namespace {
@@ -44,12 +45,28 @@ void PromptTokens::add_text(std::string_view text) {
 }
 
 void PromptTokens::begin_message(Semantic semantic, bool opens_turn) {
+  has_messages_ = true;
   turn_ += opens_turn;
   semantic_ = semantic;
   add(token_of(kRole, static_cast<uint32_t>(semantic)), Semantic::kDelim);
 }
 
 void PromptTokens::end_message() { add(token_of(kEnd, 0), Semantic::kDelim); }
+
+uint32_t PromptTokens::first_message_end() const {
+  uint32_t end = 0;
+  for (const RoleRun& run : roles_) {
+    end += run.count;
+    if (has_messages_ && run.role.semantic == Semantic::kUser) return end;
+  }
+  return 0;
+}
+
+PromptSpans PromptTokens::spans() const {
+  PromptSpanFinder finder;
+  for (const RoleRun& run : roles_) finder.add(run.role.semantic, false, run.count);
+  return has_messages_ ? finder.find() : PromptSpans{};
+}
 
 uint64_t PromptTokens::hash() const {
   uint64_t hash = 0;

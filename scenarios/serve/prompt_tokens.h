@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/base/identity.h"
+#include "engine/base/prompt_spans.h"
 #include "engine/base/tags.h"
 
 namespace kvtwin::serve {
@@ -34,6 +35,10 @@ class PromptTokens {
   uint32_t count() const { return static_cast<uint32_t>(tokens_.size()); }
   const std::vector<uint64_t>& tokens() const { return tokens_; }
   const std::vector<RoleRun>& roles() const { return roles_; }
+  // The end of the first user message; 0: there are no messages of a user.
+  uint32_t first_message_end() const;
+  // What a prompt of messages asks; not known() of token ids and plain text.
+  PromptSpans spans() const;
   uint32_t turn() const { return turn_; }
   // Identifies the whole prompt; generated text is drawn from it, so equal prompts get equal answers.
   uint64_t hash() const;
@@ -45,6 +50,7 @@ class PromptTokens {
   std::vector<RoleRun> roles_;
   Semantic semantic_ = Semantic::kUser;
   uint32_t turn_ = 0;
+  bool has_messages_ = false;
 };
 
 // Token `index` of the text that is generated for `seed`: kBytesPerToken bytes.

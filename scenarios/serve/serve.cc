@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/plural.h"
+#include "engine/methods/scorer_traits.h"
 #include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/serve/kv_events.h"
@@ -104,6 +105,7 @@ Result<void> serve(const Scenario& scenario, Composed* composed, const ServeOpti
   LiveClient client(
       clock,
       {.roles = precision_traits(config.policies.precision).by_tag,
+       .spans = scorer_traits(config.policies.scorer).reads_roles,
        .output_tokens_max = config.context_tokens_max > 0 ? config.context_tokens_max : kOutputTokensMax,
        .front_end = composed->facts.front().front_end},
       [&server] { server.notify(); });

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
 
 #include "tests/cli/program.h"
 
@@ -164,4 +167,44 @@ TEST_CASE("methods: a recording under the wall clock replays to the same digest"
     CHECK(replayed.out.find("same decisions") != std::string::npos);
     CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
   }
+}
+
+TEST_CASE("methods: a run's notes say how templates and queries of prompts are found") {
+  const Folder folder;
+  const std::string no_roles = "--set=trace.path=" + folder.file("lengths.csv");
+  std::ofstream(folder.file("lengths.csv")) << "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                            << "2026-01-01 00:00:00.0000000,600,8\n"
+                                            << "2026-01-01 00:00:00.0000000,700,8\n";
+  const struct {
+    std::vector<std::string> words;
+    std::string note;
+  } rows[] = {
+      {{}, "scorer intent_rule: templates and queries are those of the trace's roles"},
+      {{"--set=replay.roles=false"},
+       "scorer intent_rule: replay.roles is false, so templates and queries are the first 16 and the last 64 "
+       "tokens"},
+      {{no_roles, "--set=trace.format=azure"},
+       "scorer intent_rule: 2 of 2 requests of the trace have no roles; their templates and queries are the "
+       "first 16"},
+      {{"--set=policies.scorer=snapkv"}, ""},
+  };
+  std::set<std::string> decisions;
+  for (const auto& row : rows) {
+    CAPTURE(row.note);
+    std::vector<std::string> more = {"--backend=sim", "--no-write"};
+    more.insert(more.end(), row.words.begin(), row.words.end());
+    const Outcome run = run_kvtwin(folder, run_words("intentkv", more));
+    if (run.said("no simulated backend")) return;
+    REQUIRE_MESSAGE(run.status == 0, run.err);
+    CHECK((run.out.find("scorer intent_rule") != std::string::npos) == !row.note.empty());
+    // A note of the summary may be broken into lines.
+    std::string words = run.out;
+    std::replace(words.begin(), words.end(), '\n', ' ');
+    words.erase(std::unique(words.begin(), words.end(), [](char a, char b) { return a == ' ' && b == ' '; }),
+                words.end());
+    CHECK_MESSAGE(words.find(row.note) != std::string::npos, run.out);
+    decisions.insert(after(run.out, "decisions="));
+  }
+  // Without roles, both scorers force the same positions.
+  CHECK(decisions.size() == std::size(rows) - 1);
 }

@@ -33,10 +33,14 @@ std::string text_of(const LaunchStep& c) {
   for (const PlanEntry& entry : c.entries) {
     text += fmt::format(" r{}:{}", raw(entry.request), entry.tokens);
     if (entry.first && entry.context > 0) text += fmt::format("+{}", entry.context);
+    if (!entry.query.empty()) text += fmt::format("?{}-{}", entry.query.begin, entry.query.end);
   }
   for (const Compression& cut : c.compressions) {
     text += fmt::format(" cut r{}:{}-{}:", raw(c.entries[cut.entry].request), cut.begin, cut.end);
     text += cut.keep.empty() ? "?" : fmt::format("{}", fmt::join(cut.keep, ","));
+    if (c.entries[cut.entry].query.empty()) continue;
+    for (const Compression::Forced& forced : cut.forced)
+      text += fmt::format("!{}-{}", forced.begin, forced.end);
   }
   if (c.tokens_padded != c.tokens) text += fmt::format(" pad={}", c.tokens_padded);
   return text;

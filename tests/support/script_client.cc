@@ -3,8 +3,18 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/prompt_span_finder.h"
 
 namespace kvtwin::testing {
+namespace {
+
+PromptSpans spans_of(const std::vector<RoleRun>& roles) {
+  PromptSpanFinder finder;
+  for (const RoleRun& run : roles) finder.add(run.role.semantic, run.role.turn % 2 == 0, run.count);
+  return finder.find();
+}
+
+}  // namespace
 
 ScriptClient::ScriptClient(const ScriptClientOptions& options)
     : options_(options),
@@ -24,7 +34,9 @@ void ScriptClient::draw_session(uint32_t session, Prng* prng) {
     request.output = static_cast<uint32_t>(prng->range(prng->chance(1, 8) ? 0 : 1, output_max));
     draw_identity(session, number, &request, prng);
     draw_mischief(session, &request, prng);
-    if (options_.roles) draw_roles(number, &request);
+    if (options_.roles || options_.spans) draw_roles(number, &request);
+    if (options_.spans) request.spans = spans_of(request.roles);
+    if (!options_.roles) request.roles.clear();
   }
 }
 
@@ -158,6 +170,7 @@ void ScriptClient::perform(Instant now, uint32_t request, Kind kind, ClientEvent
   RequestReady ready{RequestId{request}, SessionId{session}, what.prompt, what.output,
                      what.identity,      what.triggers,      what.roles,  turn};
   ready.index = turn;
+  ready.spans = what.spans;
   events->push_back(ready);
   if (what.cancel_after_ns >= 0) schedule(now, request, what.cancel_after_ns, Kind::kCancel, events);
 }

@@ -31,6 +31,7 @@ struct ScriptClientOptions {
   bool early_ends = false;      // the backend may sample end-of-sequence
   bool late_rejects = false;    // an engine with less memory may reject after another has computed the prompt
   bool roles = false;           // prompts carry the roles of their tokens
+  bool spans = false;           // prompts carry what they ask, by the same roles
   uint32_t hints_per_100 = 0;   // requests followed by a hint of the next one, at a right or wrong time
 };
 
@@ -67,6 +68,7 @@ class ScriptClient final : public Client, public TokenSource {
     std::vector<UnitRun> identity;
     std::vector<uint32_t> triggers;
     std::vector<RoleRun> roles;
+    PromptSpans spans;
     int64_t gap_ns = 0;
     uint32_t spawns = UINT32_MAX;   // session to start
     uint32_t spawn_at = 0;          // number of tokens that triggers it

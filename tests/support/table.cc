@@ -117,6 +117,15 @@ class Runner {
     RequestReady ready{RequestId{number(request, 1)}, SessionId{session}, number(options["prompt"]),
                        number(options["output"]),     identity_,          triggers_};
     ready.index = number(request, 1);
+    if (options.contains("asks")) {
+      const std::vector<std::string> parts = split(options["asks"], ',');
+      KVT_CHECK(parts.size() == 3);
+      const auto range = [](const std::string& text) {
+        return TokenRange{number(text.substr(0, text.find('-'))), number(text, text.find('-') + 1)};
+      };
+      ready.spans = {number(parts[0]), range(parts[1]), range(parts[2])};
+      KVT_CHECK(ready.spans.valid(ready.prompt_tokens));
+    }
     return ready;
   }
 

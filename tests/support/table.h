@@ -8,12 +8,14 @@
 // Events:  arrive rN prompt=P output=O [session=S] [is=a:32,b:16] [triggers=2,5]
 //            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
 //            tokens have no identity. A capital letter is a space that belongs to this request alone.
+//            [asks=PREFIX,B-E,B-E]: PromptSpans: the prefix, the query, and what is around it
 //          done sN | done sN..sM [eos=rN] [retained=5,9 | live=0-4,8-9] | cancel rN | arrived tN |
 //          failed tN | taken rN (its handed-over pages were read) | end S |
 //          expect S s=SECONDS [tool=T]. Any event: [after=SECONDS], later than it would happen otherwise.
 // Commands: launch sN rA:tokens ... | launch sN..sM ... (coalesced)   rA:8+32 reuses 32 tokens
 //             and cut rN:begin-end:keep,... for a compression (? where the backend determines the counts)
 //             and pad=T where dense kernels run on more tokens
+//             If queries are remembered: rA:tokens?B-E, their positions, and cut ...!B-E!B-E, what is forced
 //          preempt rN | finish rN:tokens | cancelled rN:tokens | emitted rN:tokens
 //          reject rN window|pool|empty needed>limit | recall tN pages | offload tN pages | forget S
 //          send tN pages (swap out) | return tN pages (swap in) | spill tN pages (to the disk)

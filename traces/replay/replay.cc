@@ -151,6 +151,7 @@ void ReplayClient::send(const Due& due, int64_t released, ClientEvents* events) 
   ready.output_tokens = node.output_tokens;
   ready.roles = {table_.roles.data() + node.role_first, node.role_count};
   ready.turn = node.turn;
+  ready.spans = node.spans;
   ready.triggers = {table_.triggers.data() + node.trigger_first, node.trigger_count};
   events->push_back(ready);
 }

@@ -71,7 +71,7 @@ Result<void> ReplayBuilder::header(const v1::TraceHeader& header) {
 
 Result<void> ReplayBuilder::shared_spans(const v1::SharedSpanTable& table) {
   if (!header_seen_) return make_error("trace", "a shared span table comes before the header");
-  if (roles_) shared_[table.table()].mutable_spans()->MergeFrom(table.spans());
+  if (roles_ || spans_) shared_[table.table()].mutable_spans()->MergeFrom(table.spans());
   return identities_.shared_spans(table);
 }
 
@@ -160,7 +160,7 @@ Result<void> ReplayBuilder::request(const v1::Session& session, const v1::Node& 
   row->prompt_tokens = static_cast<uint32_t>(prompt);
   // A prefill always samples one token, so a request without output does not exist in an engine.
   row->output_tokens = std::max<uint32_t>(1, static_cast<uint32_t>(output));
-  if (roles_) roles(session, request, row);
+  if (roles_ || spans_) roles(session, request, row);
   row->prompt_provenance = override_of(node, v1::LlmRequest::kPromptTokensFieldNumber, policies_.prompt);
   row->output_provenance = override_of(node, v1::LlmRequest::kOutputTokensFieldNumber, policies_.output);
   row->wait_provenance = override_of(node, v1::LlmRequest::kThinkNsFieldNumber, policies_.think);
@@ -175,6 +175,10 @@ void ReplayBuilder::roles(const v1::Session& session, const v1::LlmRequest& requ
     const auto& spans = table == 0 ? session.spans() : shared->second.spans();
     return index < static_cast<uint32_t>(spans.size()) ? &spans[static_cast<int>(index)] : nullptr;
   };
+  ++table_.requests;
+  if (spans_) row->spans = prompt_spans(request, row->prompt_tokens, find);
+  table_.spans_unknown += spans_ && !row->spans.known();
+  if (!roles_) return;
   PromptRoles found = prompt_roles(request, find);
   row->role_first = static_cast<uint32_t>(table_.roles.size());
   row->role_count = static_cast<uint32_t>(found.runs.size());

@@ -19,6 +19,8 @@ class ReplayBuilder : public TraceSink {
  public:
   // Requests will carry the roles of their prompts' tokens. Call before the trace is read.
   void keep_roles() { roles_ = true; }
+  // Requests will carry what their prompts ask. Call before the trace is read.
+  void keep_spans() { spans_ = true; }
 
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
@@ -41,8 +43,8 @@ class ReplayBuilder : public TraceSink {
   void roles(const v1::Session& session, const v1::LlmRequest& request, TableNode* row);
 
   bool header_seen_ = false;
-  bool roles_ = false;
-  std::map<uint32_t, v1::SharedSpanTable> shared_;  // only with keep_roles()
+  bool roles_ = false, spans_ = false;
+  std::map<uint32_t, v1::SharedSpanTable> shared_;  // only with keep_roles() or keep_spans()
   Policies policies_;
   IdentityStore identities_;
   ReplayTable table_;

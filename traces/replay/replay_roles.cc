@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/base/prompt_span_finder.h"
+
 namespace kvtwin {
 namespace {
 
@@ -61,19 +63,36 @@ class Prompt {
   PromptRoles out_;
 };
 
-}  // namespace
-
-PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find) {
-  Prompt prompt(request);
+// visit(span, tokens) for each span of the prompt, in order; `tokens` of it are in the prompt.
+template <typename Visit>
+void each_span(const v1::LlmRequest& request, const FindSpan& find, Visit visit) {
   for (const v1::SpanRun& run : request.prompt()) {
     for (uint32_t i = 0; i < run.count(); ++i) {
       const v1::Span* const span = find(run.table(), run.first() + i);
       if (span == nullptr) break;
       const bool cut = i + 1 == run.count() && run.keep_tokens() != 0;
-      prompt.add(*span, cut ? std::min(span->tokens(), run.keep_tokens()) : span->tokens());
+      visit(*span, cut ? std::min(span->tokens(), run.keep_tokens()) : span->tokens());
     }
   }
+}
+
+}  // namespace
+
+PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find) {
+  Prompt prompt(request);
+  each_span(request, find, [&](const v1::Span& span, uint32_t tokens) { prompt.add(span, tokens); });
   return prompt.finish();
+}
+
+PromptSpans prompt_spans(const v1::LlmRequest& request, uint32_t prompt_tokens, const FindSpan& find) {
+  PromptSpanFinder finder;
+  uint32_t left = prompt_tokens;
+  each_span(request, find, [&](const v1::Span& span, uint32_t tokens) {
+    tokens = std::min(tokens, left);
+    left -= tokens;
+    finder.add(semantic_of(span.role()), span.query_span(), tokens);
+  });
+  return finder.find();
 }
 
 }  // namespace kvtwin

@@ -1,5 +1,6 @@
-// The roles of a prompt's tokens (docs/design/methods/triaxialkv.md#tags), from the roles that the trace
-// gives to its spans. Where a trace has token ids but no roles, engine/methods/role_tagger.h finds them.
+// The roles of a prompt's tokens (docs/design/methods/triaxialkv.md#tags), and what it asks
+// (docs/design/methods/intentkv.md#span), from the roles that the trace gives to its spans. Where a trace has
+// token ids but no roles, engine/methods/role_tagger.h finds them.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
 #define KVTWIN_TRACES_REPLAY_REPLAY_ROLES_H_
@@ -8,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/base/prompt_spans.h"
 #include "engine/base/tags.h"
 #include "traces/proto/agent_trace.pb.h"
 
@@ -26,6 +28,10 @@ struct PromptRoles {
 // Images and frames of video are images; sound counts as text. If the spans have fewer tokens than
 // prompt_tokens, the rest has no role; if they have more, they are cut.
 PromptRoles prompt_roles(const v1::LlmRequest& request, const FindSpan& find);
+
+// What the prompt of `prompt_tokens` tokens asks. Span.query_span marks queries. Not known(): no span has the
+// role of a user or of a tool's result.
+PromptSpans prompt_spans(const v1::LlmRequest& request, uint32_t prompt_tokens, const FindSpan& find);
 
 }  // namespace kvtwin
 

@@ -1,7 +1,7 @@
 // ReplayTable is a trace as the replay needs it: flat arrays and run-length coded identities, nothing of
 // protobuf.
 //
-// About 120 bytes per node, 24 per dependency, 16 per identity run and 64 per session: the 692 WEKA sessions
+// About 140 bytes per node, 24 per dependency, 16 per identity run and 64 per session: the 692 WEKA sessions
 // take 10 MB. ReplayBuilder makes it, ReplayClient owns it, and it does not change.
 
 #ifndef KVTWIN_TRACES_REPLAY_REPLAY_TABLE_H_
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/prompt_spans.h"
 #include "engine/base/tags.h"
 
 namespace kvtwin {
@@ -66,6 +67,7 @@ struct TableNode {
   uint32_t run_count = 0;
   uint32_t role_first = 0;  // roles of the prompt's tokens; only if requested
   uint32_t role_count = 0;
+  PromptSpans spans;  // only if requested
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t tool = 0;  // of a tool: 1 + index of its name in the trace; 0: unknown
@@ -92,6 +94,8 @@ struct ReplayTable {
   std::vector<TableRun> runs;
   std::vector<RoleRun> roles;
   uint64_t roles_unknown = 0;  // tokens without a role in the trace: user text of their turn
+  uint64_t requests = 0;
+  uint64_t spans_unknown = 0;  // requests without spans; only if spans were requested
   uint32_t unit_tokens = 0;
   bool has_session_arrivals = false;
   bool has_request_times = false;

@@ -61,7 +61,8 @@ void CompressedCache::repeat_context(const Work& work) {
 void CompressedCache::remember(const Work& work) {
   const bool at_end = work.compression != nullptr && !work.compression->before;
   const bool ended = work.rows.prompt && (work.rows.samples || at_end);
-  if (!ended) return;
+  // A query whose KV was reused whole was captured by the request that computed it.
+  if (!ended || work.request->captured.queries[0].phases.empty()) return;
   const SessionId session = access_.session(work.rows.request);
   // If the session ended meanwhile, its memory was dropped: it then consists of this turn alone.
   const bool known = !remembered_.insert(work.rows.request).second && intents_->find(session) != nullptr;

@@ -101,7 +101,7 @@ std::vector<RankedHead> CompressedCache::rank_all(const Work& work) {
   std::vector<RankedHead> heads;
   if (intents_ != nullptr) {
     for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) heads.push_back(ranked(work, head));
-    intents_->score(access_.session(work.rows.request), heads, *store_);
+    intents_->score(access_.session(work.rows.request), work.compression->query, heads, *store_);
   }
   for (uint32_t layer = 0; layer < llm_.layers && intents_ == nullptr; ++layer) {
     for (RankedHead& head : rank_layer(work, layer)) heads.push_back(std::move(head));

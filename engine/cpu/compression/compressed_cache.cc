@@ -12,9 +12,6 @@
 namespace kvtwin::cpu {
 namespace {
 
-// The query span if there is no window (docs/design/methods/intentkv.md#event, the fallback).
-constexpr uint32_t kSpanRows = 64;
-
 KvEntryFormat format_of(const PolicySet& set) {
   const Format format = precision_traits(set.precision).prompt_format;
   return {format, set.precision_spec.group, !retrieval_traits(set.retrieval).reads_everything()};
@@ -69,8 +66,6 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
   ScorerConfig scorer;
   scorer.spec = config.score;
   scorer.compression_trigger = make_axes(config.core.policies).scorer->compression_trigger();
-  scorer.span_rows = config.core.policies.budget_spec.window;
-  if (scorer.span_rows == 0) scorer.span_rows = kSpanRows;
   out->scorer_ = std::make_unique<KvEntryScorer>(scorer, weights, &out->weights_, out->store_.get());
   if (out->scorer_->scores_tokens())
     out->intents_ = std::make_unique<IntentMemory>(config.score, &out->llm_, &out->rope_, &out->weights_);
@@ -103,7 +98,8 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
                  .context = entry.context,
                  .phase = work.request->kv_entries.next_phase(),
                  .prompt = entry.kind == EntryKind::kChunk,
-                 .samples = entry.samples};
+                 .samples = entry.samples,
+                 .query = entry.query};
     rows_ += entry.tokens;
   }
   KVT_CHECK(rows_ <= std::max(config_.core.step_tokens_max, 1u));

@@ -72,7 +72,8 @@ std::vector<float> keys_of(std::span<const RankedHead> of_layer, std::span<const
 
 }  // namespace
 
-void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const KvEntryStore& store) const {
+void IntentMemory::score(SessionId session, TokenRange query, std::span<RankedHead> heads,
+                         const KvEntryStore& store) const {
   const RankedHead& any = heads[0];
   std::vector<uint32_t> candidates;
   for (uint32_t row = 0; row < any.rows(); ++row) {
@@ -84,7 +85,7 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const K
   // the newest tokens are retained.
   if (turns != nullptr) scores = best_of_turns(*turns, heads, candidates, store);
   if (spec_.scorer->weights == kernels::TrainedWeights::kResidual && turns != nullptr)
-    added = corrections(turns->back(), heads, candidates, store);
+    added = corrections(turns->back(), query, heads, candidates, store);
   kernels::finish_scores(spec_, added,
                          kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));
   for (RankedHead& head : heads) {
@@ -124,16 +125,15 @@ std::vector<float> IntentMemory::best_of_turns(const std::vector<ByLayer>& turns
 }
 
 // The residual's addition to the rule: gain times f.
-std::vector<float> IntentMemory::corrections(const ByLayer& memory, std::span<const RankedHead> heads,
+std::vector<float> IntentMemory::corrections(const ByLayer& memory, TokenRange query,
+                                             std::span<const RankedHead> heads,
                                              std::span<const uint32_t> candidates,
                                              const KvEntryStore& store) const {
   const uint32_t dim = llm_.head_dim;
-  const uint32_t first_span = heads[0].forced.empty() ? 0 : heads[0].forced.back() + 1;
-  // The span is the last contiguous part of the forced rows.
   std::vector<uint32_t> span_rows;
-  for (uint32_t row = first_span; row > 0; --row) {
-    if (!std::binary_search(heads[0].forced.begin(), heads[0].forced.end(), row - 1)) break;
-    span_rows.insert(span_rows.begin(), row - 1);
+  for (uint32_t row = 0; row < heads[0].rows(); ++row) {
+    if (heads[0].positions[row] >= query.begin && heads[0].positions[row] < query.end)
+      span_rows.push_back(row);
   }
   std::vector<float> kbar(candidates.size() * dim, 0.0f), span(span_rows.size() * dim, 0.0f), mbar(dim, 0.0f);
   const auto view = [&](const std::vector<float>& keys, size_t rows) {

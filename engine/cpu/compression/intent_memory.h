@@ -38,7 +38,9 @@ class IntentMemory {
   void forget(SessionId session) { memories_.erase(session); }
 
   // Fills the scores of all heads (in order, all layers), which hold the same positions. Forced rows get 0.
-  void score(SessionId session, std::span<RankedHead> heads, const KvEntryStore& store) const;
+  // `query`: Compression::query.
+  void score(SessionId session, TokenRange query, std::span<RankedHead> heads,
+             const KvEntryStore& store) const;
 
   // The session's memories, oldest turn first; null: it has none.
   const std::vector<ByLayer>* find(SessionId session) const;
@@ -56,7 +58,7 @@ class IntentMemory {
   void absorb(SessionId session, uint32_t layer, std::span<const float> mean);
   std::vector<float> best_of_turns(const std::vector<ByLayer>& turns, std::span<const RankedHead> heads,
                                    std::span<const uint32_t> candidates, const KvEntryStore& store) const;
-  std::vector<float> corrections(const ByLayer& memory, std::span<const RankedHead> heads,
+  std::vector<float> corrections(const ByLayer& memory, TokenRange query, std::span<const RankedHead> heads,
                                  std::span<const uint32_t> candidates, const KvEntryStore& store) const;
 
   const kernels::ScoreSpec spec_;

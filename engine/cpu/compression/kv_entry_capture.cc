@@ -47,19 +47,37 @@ void KvEntryScorer::begin_rows(const StepRows& rows, State* state) const {
   for (Queries& queries : state->queries) queries.clear();
 }
 
-uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows) {
+namespace {
+
+CaptureRange last_rows(uint32_t kept, const StepRows& rows) {
+  const uint32_t count = std::min(kept, rows.tokens);
+  return {rows.tokens - count, count, kept};
+}
+
+// Those at positions of the query span.
+CaptureRange rows_of_query(const StepRows& rows) {
+  const auto row_of = [&](uint32_t position) {
+    return std::clamp(position, rows.context, rows.context + rows.tokens) - rows.context;
+  };
+  const uint32_t first = row_of(rows.query.begin);
+  return {first, row_of(rows.query.end) - first, rows.query.tokens()};
+}
+
+}  // namespace
+
+CaptureRange capture_range(const ScorerConfig& config, const StepRows& rows) {
   const bool asks = rows.prompt || config.spec.scorer->watches_decodes;
   switch (config.spec.scorer->source) {
     case ScoreSource::kWindowQueries:
     case ScoreSource::kStamps:
-      return asks ? config.spec.window.window : 0;
+      return asks ? last_rows(config.spec.window.window, rows) : CaptureRange{};
     case ScoreSource::kAllQueries:
     case ScoreSource::kPromptSums:
-      return rows.prompt ? kAllRows : 0;
+      return rows.prompt ? last_rows(kAllRows, rows) : CaptureRange{};
     case ScoreSource::kSessionMemory:
-      return rows.prompt ? config.span_rows : 0;
+      return rows.prompt ? rows_of_query(rows) : CaptureRange{};
     default:
-      return 0;
+      return {};
   }
 }
 
@@ -83,17 +101,17 @@ void KvEntryScorer::update_state(uint32_t layer, const float* hidden, uint32_t r
 
 void KvEntryScorer::observe(uint32_t layer, const StepRows& rows, const float* q,
                             const RequestTable& kv_entries, State* state) const {
-  if (const uint32_t retained = query_tokens_kept(config_, rows); retained > 0) {
+  if (const CaptureRange captured = capture_range(config_, rows); captured.count > 0) {
     const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
     Queries& queries = state->queries[layer];
-    const uint32_t skipped = rows.tokens > retained ? rows.tokens - retained : 0;
-    queries.rows.insert(queries.rows.end(), q + skipped * width, q + rows.tokens * width);
-    for (uint32_t i = skipped; i < rows.tokens; ++i) {
+    const uint32_t end = captured.first + captured.count;
+    queries.rows.insert(queries.rows.end(), q + captured.first * width, q + end * width);
+    for (uint32_t i = captured.first; i < end; ++i) {
       queries.positions.push_back(rows.context + i);
       queries.phases.push_back(rows.phase + i);
     }
-    if (queries.positions.size() > retained) {
-      const auto surplus = static_cast<ptrdiff_t>(queries.positions.size() - retained);
+    if (queries.positions.size() > captured.kept) {
+      const auto surplus = static_cast<ptrdiff_t>(queries.positions.size() - captured.kept);
       queries.rows.erase(queries.rows.begin(),
                          queries.rows.begin() + surplus * static_cast<ptrdiff_t>(width));
       queries.positions.erase(queries.positions.begin(), queries.positions.begin() + surplus);

@@ -28,13 +28,17 @@ namespace kvtwin::cpu {
 struct ScorerConfig {
   kernels::ScoreSpec spec;
   CompressionTrigger compression_trigger = CompressionTrigger::kPromptEnd;
-  uint32_t span_rows = 0;  // IntentKV: the last rows of a prompt, used as query span
 };
 
-// How many of the last query rows of an entry an engine must capture while rows such as these are computed,
-// if it accumulates nothing meanwhile; kAllRows: all.
+// The query rows that an engine must capture while an entry's rows are computed, if it accumulates nothing
+// meanwhile: [first, first + count) of the entry's rows. Of all rows captured for the request, the last
+// `kept` remain.
 constexpr uint32_t kAllRows = UINT32_MAX;
-uint32_t query_tokens_kept(const ScorerConfig& config, const StepRows& rows);
+struct CaptureRange {
+  uint32_t first = 0, count = 0;
+  uint32_t kept = 0;
+};
+CaptureRange capture_range(const ScorerConfig& config, const StepRows& rows);
 
 class KvEntryScorer {
  public:

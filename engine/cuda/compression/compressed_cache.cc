@@ -16,12 +16,6 @@
 #include "models/catalog/rope.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-// The query span where no window stands for it (docs/design/methods/intentkv.md#event, the fallback).
-constexpr uint32_t kSpanRows = 64;
-
-}  // namespace
 
 CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemory& memory,
                                  const ModelWeights* weights)
@@ -65,18 +59,16 @@ Result<void> CompressedCache::allocate() {
                                       captured_queries(core.policies.scorer, core.policies.scorer_spec),
                                       options_.config.seed);
   const PolicyAxes axes = make_axes(core.policies);
-  const uint32_t window = core.policies.budget_spec.window;
-  const DeviceScorer::Config scorer{options_.config.score, axes.scorer->compression_trigger(),
-                                    window > 0 ? window : kSpanRows};
+  const DeviceScorer::Config scorer{options_.config.score, axes.scorer->compression_trigger()};
   Result<DeviceScorer> scores = DeviceScorer::make(scorer, &llm_, &kv_entries_, weights_, memory_.rows_max);
   if (!scores) return tl::unexpected<Error>(scores.error());
   scores_ = std::make_unique<DeviceScorer>(std::move(*scores));
   if (scorer.spec.scorer->scores_tokens())
     intents_ = std::make_unique<IntentScores>(scorer.spec, &llm_, &weights_);
   if (scores_->on_host()) {
-    host_ = std::make_unique<HostScores>(
-        cpu::ScorerConfig{scorer.spec, scorer.compression_trigger, scorer.span_rows}, model_, &weights_,
-        &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
+    host_ =
+        std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.compression_trigger}, model_,
+                                     &weights_, &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
   }
   budget_ = std::make_unique<cpu::KvEntryBudget>(core.policies, memory_.page_tokens, &shape_.groups);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
@@ -132,7 +124,8 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
                  .context = entry.context,
                  .phase = work.request->kv_entries.next_phase(),
                  .prompt = entry.kind == EntryKind::kChunk,
-                 .samples = entry.samples};
+                 .samples = entry.samples,
+                 .query = entry.query};
     rows_ += entry.tokens;
     for (uint32_t i = 0; i < entry.tokens; ++i) rows->positions.push_back(work.rows.phase + i);
   }

@@ -210,8 +210,9 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
     expected.push_back(known.empty() ? budget_->expected(head.candidates(), work.compression->end)
                                      : known[shape_.groups.group_of(head.head)]);
   }
-  host_->score(access_.session(work.rows.request), heads, work.compression->end, work.rows, expected,
-               scores_->fetch_queries(work.request->captured, on.stream), batch.rows_max, fetch);
+  host_->score(access_.session(work.rows.request), work.compression->query, heads, work.compression->end,
+               work.rows, expected, scores_->fetch_queries(work.request->captured, on.stream), batch.rows_max,
+               fetch);
   host_scores_.assign(batch.count() * stride, 0.0f);
   for (size_t i = 0; i < heads.size(); ++i)
     std::copy(heads[i].scores.begin(), heads[i].scores.end(),
@@ -240,7 +241,8 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
 void CompressedCache::remember(const Work& work, const StepStream& on) {
   const bool at_end = work.compression != nullptr && !work.compression->before;
   const bool ended = work.rows.prompt && (work.rows.samples || at_end);
-  if (!ended) return;
+  // A query whose KV was reused whole was captured by the request that computed it.
+  if (!ended || work.request->captured.phases.empty()) return;
   const SessionId session = access_.session(work.rows.request);
   // A session that ended meanwhile has lost it: then this turn is all there is.
   const bool known =

@@ -85,11 +85,10 @@ void CompressedCache::add_query_tokens(const Work& work, uint32_t head, uint32_t
   attention_scores.kv_entries = batch->kv_entries.back();
   attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
   if (work.rows.staged) {  // they are still where the products left them
-    const uint32_t asked = std::min(scores_->rows_kept(work.rows), work.rows.tokens);
+    const cpu::CaptureRange asked = scores_->capture_range(work.rows);
     phases.clear();
-    for (uint32_t i = work.rows.tokens - asked; i < work.rows.tokens; ++i)
-      phases.push_back(work.rows.phase + i);
-    attention_scores.q_row = work.rows.row + work.rows.tokens - asked;
+    for (uint32_t i = asked.first; i < asked.first + asked.count; ++i) phases.push_back(work.rows.phase + i);
+    attention_scores.q_row = work.rows.row + asked.first;
   }
   attention_scores.queries = static_cast<uint32_t>(phases.size());
   attention_scores.visible = static_cast<uint32_t>(batch->visible.size());

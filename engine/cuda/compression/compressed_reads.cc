@@ -81,7 +81,7 @@ void CompressedCache::send_lists(const StepStream& on) {
 bool CompressedCache::repeats(StepGraphKey* graph_key) const {
   if (work_.empty() || probing_.has_value() || kv_entries_.packed()) return false;
   for (const Work& work : work_) {
-    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0)
+    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->capture_range(work.rows).count > 0)
       return false;
   }
   if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;

@@ -98,14 +98,14 @@ void DeviceScorer::score_probes(AttentionScoreArgs attention_scores, float* scor
 bool DeviceScorer::by_position() const { return config_.spec.scorer->by_position(); }
 
 // Attention observed during a prompt becomes scorer state chunk by chunk.
-uint32_t DeviceScorer::rows_kept(const cpu::StepRows& rows) const {
-  return source() == ScoreSource::kPromptSums ? 0 : cpu::query_tokens_kept(config_, rows);
+cpu::CaptureRange DeviceScorer::capture_range(const cpu::StepRows& rows) const {
+  return source() == ScoreSource::kPromptSums ? cpu::CaptureRange{} : cpu::capture_range(config_, rows);
 }
 
 void DeviceScorer::begin_rows(const cpu::StepRows& rows, State* state) {
   // Scorers that work at chunk ends score their chunk alone.
   if (config_.compression_trigger == CompressionTrigger::kChunkEnd && rows.prompt) state->phases.clear();
-  const uint32_t retained = rows_kept(rows), had = static_cast<uint32_t>(state->phases.size());
+  const uint32_t retained = capture_range(rows).kept, had = static_cast<uint32_t>(state->phases.size());
   const uint32_t needed = retained == cpu::kAllRows ? had + rows.tokens : retained;
   if (needed <= state->room) return;
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
@@ -145,11 +145,11 @@ std::vector<cpu::Queries> DeviceScorer::fetch_queries(const State& state, cudaSt
 
 void DeviceScorer::capture(uint32_t layer, const cpu::StepRows& rows, const __nv_bfloat16* q, State* state,
                            cudaStream_t stream) const {
-  const uint32_t retained = rows_kept(rows);
-  if (retained == 0) return;
+  const cpu::CaptureRange own = capture_range(rows);
+  if (own.count == 0) return;
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim;
-  const uint32_t added = std::min(retained, rows.tokens), had = static_cast<uint32_t>(state->phases.size());
-  const uint32_t old = std::min(had, retained - added);
+  const auto had = static_cast<uint32_t>(state->phases.size());
+  const uint32_t old = std::min(had, own.kept - own.count);
   auto* const to = state->queries.as<__nv_bfloat16>() +
                    (uint64_t{1 - state->side} * llm_->layers + layer) * state->room * row;
   const auto copy = [&](__nv_bfloat16* target, const __nv_bfloat16* source, uint32_t count) {
@@ -158,16 +158,15 @@ void DeviceScorer::capture(uint32_t layer, const cpu::StepRows& rows, const __nv
          "copy of queries", count * row * sizeof(*q));
   };
   copy(to, queries(*state, layer) + (had - old) * row, old);
-  copy(to + old * row, q + (uint64_t{rows.row} + rows.tokens - added) * row, added);
+  copy(to + old * row, q + (uint64_t{rows.row} + own.first) * row, own.count);
 }
 
 void DeviceScorer::captured(const cpu::StepRows& rows, State* state) const {
-  const uint32_t retained = rows_kept(rows);
-  if (retained == 0) return;
-  for (uint32_t i = rows.tokens - std::min(retained, rows.tokens); i < rows.tokens; ++i)
-    state->phases.push_back(rows.phase + i);
-  if (state->phases.size() > retained)
-    state->phases.erase(state->phases.begin(), state->phases.end() - static_cast<ptrdiff_t>(retained));
+  const cpu::CaptureRange own = capture_range(rows);
+  if (own.count == 0) return;
+  for (uint32_t i = own.first; i < own.first + own.count; ++i) state->phases.push_back(rows.phase + i);
+  if (state->phases.size() > own.kept)
+    state->phases.erase(state->phases.begin(), state->phases.end() - static_cast<ptrdiff_t>(own.kept));
   state->side = 1 - state->side;
 }
 

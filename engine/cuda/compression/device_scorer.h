@@ -49,8 +49,8 @@ class DeviceScorer {
 
   // An entry of the request starts.
   void begin_rows(const cpu::StepRows& rows, State* state);
-  // How many of the last query rows are kept while rows such as these are computed.
-  uint32_t rows_kept(const cpu::StepRows& rows) const;
+  // The query rows that are captured while these are computed.
+  cpu::CaptureRange capture_range(const cpu::StepRows& rows) const;
   // Marks of the step's KV entries, whose slots are rows.slots [rows][kv_heads].
   void update_state(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, Matmul* matmul,
                     cudaStream_t stream);
@@ -58,7 +58,7 @@ class DeviceScorer {
   // sums become scorer state. Accumulators: all at once; stamps: heads of one entry at time `now`.
   void observe_state(AttentionScoreArgs attention_scores, uint32_t now, cudaStream_t stream);
   bool observes(const cpu::StepRows& rows) const;
-  // Takes the last query rows of an entry aside.
+  // Copies the captured query rows of an entry.
   void capture(uint32_t layer, const cpu::StepRows& rows, const __nv_bfloat16* q, State* state,
                cudaStream_t stream) const;
   // All layers were captured.

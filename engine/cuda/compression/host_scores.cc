@@ -4,7 +4,7 @@
 
 namespace kvtwin::cuda {
 
-void HostScores::score(SessionId session, std::span<cpu::RankedHead> heads, uint32_t tokens,
+void HostScores::score(SessionId session, TokenRange query, std::span<cpu::RankedHead> heads, uint32_t tokens,
                        const cpu::StepRows& rows, std::span<const uint32_t> expected,
                        const std::vector<cpu::Queries>& queries, uint32_t stride, const Fetch& fetch) {
   const LlmSpec& llm = model_.llm();
@@ -31,7 +31,7 @@ void HostScores::score(SessionId session, std::span<cpu::RankedHead> heads, uint
     }
     if (intents_ == nullptr) scorer.score(l, of_layer, tokens, rows, expected[l], state);
   }
-  if (intents_ != nullptr) intents_->score(session, heads, store);
+  if (intents_ != nullptr) intents_->score(session, query, heads, store);
 }
 
 }  // namespace kvtwin::cuda

@@ -27,10 +27,10 @@ class HostScores {
   // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
   using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;
   // Fills the scores of all heads, which are in order of layers. `expected`, by layer: KV entries that a head
-  // retains in addition to the forced ones.
-  void score(SessionId session, std::span<cpu::RankedHead> heads, uint32_t tokens, const cpu::StepRows& rows,
-             std::span<const uint32_t> expected, const std::vector<cpu::Queries>& queries, uint32_t stride,
-             const Fetch& fetch);
+  // retains in addition to the forced ones. `query`: Compression::query.
+  void score(SessionId session, TokenRange query, std::span<cpu::RankedHead> heads, uint32_t tokens,
+             const cpu::StepRows& rows, std::span<const uint32_t> expected,
+             const std::vector<cpu::Queries>& queries, uint32_t stride, const Fetch& fetch);
 
  private:
   const cpu::ScorerConfig config_;

@@ -6,36 +6,37 @@ namespace kvtwin {
 
 bool Compressions::is_due(const CompressionState& state, const PlanEntry& entry, uint32_t tokens,
                           const LiveEntries& live) const {
-  if (retention_.at_turn_start()) return entry.first && retention_.can_drop(entry.context, live.before);
+  if (retention_.at_turn_start())
+    return entry.first && retention_.can_drop(entry.context, live.before, state.spans);
   if (retention_.by_chunk()) {
     return entry.context < state.fill && (retention_.staged() || retention_.ranked(tokens) > 0);
   }
   if (state.due && tokens >= state.fill) {
-    return retention_.at_prompt_end() && retention_.can_drop(tokens, live.after);
+    return retention_.at_prompt_end() && retention_.can_drop(tokens, live.after, state.spans);
   }
   if (state.due || !retention_.at_decode()) return false;
   return live.longest >= retention_.decode_limit(tokens);
 }
 
 uint32_t Compressions::plan(uint32_t entry, uint32_t tokens, CompressionState* state, Launch* launch) const {
-  const uint32_t sinks = retention_.sinks(), window = retention_.window();
   const uint32_t end = retention_.at_turn_start() ? launch->entries[entry].context : tokens;
   const uint32_t ranked_before = retention_.by_chunk() ? retention_.ranked(state->ranked) : 0;
   Compression c;
   c.entry = entry;
-  c.begin = ranked_before > 0 ? state->ranked - window : 0;
+  c.begin = ranked_before > 0 ? state->ranked - retention_.window() : 0;
   c.end = end;
   c.staged = retention_.staged();
   c.before = retention_.at_turn_start();
-  const uint32_t sinks_end = std::min(sinks, end);
-  const uint32_t window_begin = std::max({end - std::min(window, end), c.begin, sinks_end});
+  const ForcedTokens forced = retention_.forced(state->spans, end);
+  const TokenRange newest{std::max(forced.newest.begin, c.begin), forced.newest.end};
+  c.query = forced.query;
   const size_t forced_before = launch->forced.size(), keep_before = launch->keep.size();
-  if (c.begin < sinks_end) launch->forced.push_back({c.begin, sinks_end});
-  if (window_begin < end) launch->forced.push_back({window_begin, end});
+  if (c.begin < forced.prefix) launch->forced.push_back({c.begin, forced.prefix});
+  if (!newest.empty()) launch->forced.push_back({newest.begin, newest.end});
   if (retention_.known()) {
     for (uint32_t g = 0; g < retention_.tables(); ++g) {
       const uint32_t locked = retention_.by_chunk() ? retention_.quota(g, ranked_before) : 0;
-      launch->keep.push_back(retention_.quota(g, retention_.ranked(end)) - locked);
+      launch->keep.push_back(retention_.quota(g, forced, end - forced.total()) - locked);
     }
   }
   // The vectors may still move: Launch::point_compressions() sets the spans.

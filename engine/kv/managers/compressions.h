@@ -19,6 +19,7 @@ struct CompressionState {
   uint32_t ranked = 0;   // tokens at the last compression
   uint32_t answers = 0;  // compressions that the backend has not answered yet
   uint32_t attempt = 0;  // admissions
+  PromptSpans spans{};   // Retention::spans_of() the request
 
   // Admitted with a prefix of which `reused` tokens have been ranked.
   void begin(uint32_t known, uint32_t reused) {
@@ -41,6 +42,8 @@ class Compressions {
  public:
   explicit Compressions(const Retention* retention) : retention_(*retention) {}
 
+  // The entry's share of what the scorer remembers of the request's queries.
+  TokenRange query(const CompressionState& state) const { return retention_.query(state.spans, state.fill); }
   // Whether the entry, which brought the request to `tokens` tokens, ends or begins with a compression.
   bool is_due(const CompressionState& state, const PlanEntry& entry, uint32_t tokens,
               const LiveEntries& live) const;

@@ -7,9 +7,9 @@
 
 namespace kvtwin {
 
-void DroppedSlots::open(RequestIndex request) {
+void DroppedSlots::open(RequestIndex request, const RequestReady& event) {
   if (request >= rows_.size()) rows_.resize(request + 1);
-  rows_[request].compression = {};
+  rows_[request].compression = {.spans = context_.retention.spans_of(event)};
 }
 
 void DroppedSlots::begin(RequestIndex request) {
@@ -38,10 +38,12 @@ void DroppedSlots::write_entry(RequestIndex request, uint32_t entry, Launch* lau
   PlanEntry& e = launch->entries[entry];
   const uint32_t tokens = context_.progress[request].computed;
   e.dropped = row.tokens;
+  if (e.kind == EntryKind::kChunk) e.query = compressions_.query(row.compression);
   const LiveEntries live{e.context - row.tokens, tokens - row.tokens, longest(row, tokens)};
   if (compressions_.is_due(row.compression, e, tokens, live)) {
     const uint32_t end = compressions_.plan(entry, tokens, &row.compression, launch);
-    row.soon = end - std::min(longest(row, tokens), context_.retention.entries_after(0, end));
+    row.soon =
+        end - std::min(longest(row, tokens), context_.retention.entries_after(0, end, row.compression.spans));
     ++row.compression.answers;
     launch->decisive = true;
   }

@@ -32,7 +32,7 @@ class DroppedSlots {
         held_(*held),
         requests_(*requests) {}
 
-  void open(RequestIndex request);
+  void open(RequestIndex request, const RequestReady& event);
   // The request holds a cached prefix: takes over what earlier requests have dropped of it.
   void begin(RequestIndex request);
   void end(RequestIndex request);

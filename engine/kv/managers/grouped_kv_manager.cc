@@ -19,7 +19,7 @@ void GroupedKvManager::open(RequestIndex request, const RequestReady& event) {
   if (request >= requests_.size()) requests_.resize(request + 1);
   Request& r = requests_[request];
   checkpoints_.open(event, &r.shared);
-  r.compression = {};
+  r.compression = {.spans = retention_.spans_of(event)};
   r.holds = false;
 }
 
@@ -170,7 +170,7 @@ void GroupedKvManager::entries_after(const Request& r, uint32_t tokens,
                                      std::vector<uint32_t>* entries) const {
   entries->clear();
   for (uint32_t g = 0; g < r.tables.groups(); ++g) {
-    const uint32_t retained = retention_.entries_after(g, tokens);
+    const uint32_t retained = retention_.entries_after(g, tokens, r.compression.spans);
     entries->push_back(retention_.staged() ? retained : std::min(retained, r.tables.kv_entries(g, tokens)));
   }
 }
@@ -184,6 +184,7 @@ void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch*
   // Mean over heads.
   e.dropped = e.context - static_cast<uint32_t>(div_ceil<uint64_t>(live.before, r.tables.groups()));
   e.grows = !retention_.ring_full(e.context);
+  if (e.kind == EntryKind::kChunk) e.query = compressions_.query(r.compression);
   held_.entries += live.after - live.before;
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
   if (!ring && compressions_.is_due(r.compression, e, tokens, live)) compress(request, entry, launch);

@@ -32,7 +32,7 @@ void PagedKvManager::open(RequestIndex request, const RequestReady& event) {
   r.from = event.from;
   r.source.assign(event.source.begin(), event.source.end());
   KVT_CHECK(!r.arrives || r.source.size() == div_ceil(event.prompt_tokens, context_.config.page_tokens));
-  if (dropped_) dropped_->open(request);
+  if (dropped_) dropped_->open(request, event);
 }
 
 // --- pages of running requests

@@ -26,7 +26,7 @@ void ResidentKvManager::open(RequestIndex request, const RequestReady& event) {
   r.id = event.request;
   r.session = event.session;
   r.prefix.open(context_, event, context_.config.page_tokens);
-  r.compression = {};
+  r.compression = {.spans = context_.retention.spans_of(event)};
   r.dropped = 0;
   r.shrunk = r.fetched = r.fetch_barred = r.in_transfer = r.holds = false;
 }
@@ -169,13 +169,14 @@ void ResidentKvManager::write_entry(RequestIndex request, uint32_t entry, Launch
   PlanEntry& e = launch->entries[entry];
   const uint32_t tokens = context_.progress[request].computed;
   e.dropped = r.dropped;
+  if (e.kind == EntryKind::kChunk) e.query = compressions_.query(r.compression);
   held_.entries += e.tokens;
   const LiveEntries live{e.context - r.dropped, tokens - r.dropped, tokens - r.dropped};
   if (!context_.retention.keeps_all() && compressions_.is_due(r.compression, e, tokens, live)) {
     compressions_.plan(entry, tokens, &r.compression, launch);
     // The retained KV entries are compacted and offloaded to the first of the request's host pages; from now
     // on its pages are those of the retained KV entries.
-    const uint32_t left = context_.retention.entries_after(0, tokens);
+    const uint32_t left = context_.retention.entries_after(0, tokens, r.compression.spans);
     KVT_CHECK(r.dropped == 0 && left <= tokens);
     r.dropped = tokens - left;
     held_.entries -= r.dropped;

@@ -158,15 +158,23 @@ class IntentWitness {
  public:
   IntentWitness(const LlmSpec& llm, const kernels::IntentSpec& form) : llm_(llm), spec_(form) {}
 
+  // The positions that each request asks at.
+  void launched(const LaunchStep& launch) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (entry.kind == EntryKind::kChunk) query_[entry.request] = entry.query;
+    }
+  }
   void saw(const RowSeen& row) {
     asked_[row.request][row.layer * llm_.query_heads + row.query_head][row.position] = row.query;
   }
-  void prompt_ended(RequestId request, uint32_t tokens) {
+  void prompt_ended(RequestId request) {
+    if (!any_asked(request)) return;  // all of it was reused
+    ++remembered_;
     std::vector<Memory>& turns = turns_[raw(request) / kRequestsPerSession];
     const bool best = spec_.memory == kernels::MemoryForm::kMaxOverTurns;
     if (best || turns.empty()) turns.emplace_back(heads(), std::vector<double>(llm_.head_dim, 0.0));
     for (uint32_t j = 0; j < heads(); ++j) {
-      const std::vector<double> query = mean_query(request, j, tokens);
+      const std::vector<double> query = mean_query(request, j);
       const double scale = spec_.query_norm == kernels::QueryNorm::kUnit || best ? 1 / length_of(query) : 1.0;
       std::vector<double>& memory = turns.back()[j];
       for (uint32_t d = 0; d < llm_.head_dim; ++d) memory[d] = 0.9 * memory[d] + query[d] * scale;
@@ -176,14 +184,20 @@ class IntentWitness {
   }
   // By position of those that are ranked.
   std::map<uint32_t, double> scores(const Retained& retained) const {
-    const std::vector<Memory>& turns = turns_.at(raw(retained.request) / kRequestsPerSession);
     std::map<uint32_t, double> out;
+    const auto known = turns_.find(raw(retained.request) / kRequestsPerSession);
+    if (known == turns_.end()) return out;
+    const std::vector<Memory>& turns = known->second;
     double factor = 1;
     for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn, factor *= 0.9) {
       for (const auto& [p, score] : scores_by(*turn, retained)) out[p] = std::max(out[p], factor * score);
     }
     return out;
   }
+
+  uint32_t remembered() const { return remembered_; }
+  // Whether some request asked at other positions than the last of its prompt.
+  bool asks_before_end() const { return asks_before_end_; }
 
  private:
   using Memory = std::vector<std::vector<double>>;  // by query head of all layers
@@ -192,11 +206,20 @@ class IntentWitness {
   static double length_of(const std::vector<double>& x) {
     return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
   }
-  std::vector<double> mean_query(RequestId request, uint32_t head, uint32_t tokens) {
+  bool any_asked(RequestId request) {
+    const TokenRange asks = query_.at(request);
+    for (const auto& [position, query] : asked_[request][0]) {
+      if (position >= asks.end) asks_before_end_ = true;
+    }
+    const auto first = asked_[request][0].lower_bound(asks.begin);
+    return first != asked_[request][0].end() && first->first < asks.end;
+  }
+  std::vector<double> mean_query(RequestId request, uint32_t head) {
     std::vector<double> mean(llm_.head_dim, 0.0);
     uint32_t rows = 0;
+    const TokenRange asks = query_.at(request);
     for (const auto& [position, query] : asked_[request][head]) {
-      if (position + 4 < tokens) continue;  // the span is the window
+      if (position < asks.begin || position >= asks.end) continue;
       ++rows;
       for (uint32_t d = 0; d < llm_.head_dim; ++d) mean[d] += query[d];
     }
@@ -225,19 +248,28 @@ class IntentWitness {
   // Queries by request, query head of all layers, and position.
   std::map<RequestId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked_;
   std::map<uint32_t, std::vector<Memory>> turns_;  // by session, oldest turn first
+  std::map<RequestId, TokenRange> query_;
+  uint32_t remembered_ = 0;
+  bool asks_before_end_ = false;
 };
 
-void check_intent(const char* layout, const LlmSpec& llm, const kernels::IntentSpec& form) {
+// `roles`: prompts say what they ask; else their last four tokens do.
+void check_intent(const char* layout, const LlmSpec& llm, const kernels::IntentSpec& form, bool roles) {
   IntentWitness expected(llm, form);
   RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
   what.scorer = [&](kernels::ScoreSpec* spec) { spec->intent = form; };
+  what.client.spans = roles;
+  if (roles) {  // drawn messages are longer than four tokens
+    what.client.prompt_tokens_max = 120;
+    what.config.policies.budget_spec.kv_entries = 60;
+    what.config.policies.budget_spec.sinks_free = true;
+  }
+  what.launched = [&](const LaunchStep& launch, uint32_t) { expected.launched(launch); };
   what.hook = [&](WitnessCache* witness) {
     witness->row_seen = [&](const RowSeen& row) { expected.saw(row); };
-    witness->prompt_ended = [&](RequestId request, uint32_t tokens) {
-      expected.prompt_ended(request, tokens);
-    };
+    witness->prompt_ended = [&](RequestId request, uint32_t) { expected.prompt_ended(request); };
   };
-  uint64_t later = 0, judged = 0;
+  uint64_t later = 0, judged = 0, ordered = 0;
   what.judge = [&](const Retained& retained) {
     if (retained.head != 0) return;  // one score for all heads
     double worst_retained = INFINITY, best_dropped = 0;
@@ -247,12 +279,16 @@ void check_intent(const char* layout, const LlmSpec& llm, const kernels::IntentS
       if (!left) best_dropped = std::max(best_dropped, s);
     }
     CHECK(worst_retained >= best_dropped * (1 - 1e-5));
+    ordered += worst_retained < INFINITY && best_dropped > 0;
     later += raw(retained.request) % kRequestsPerSession > 0;
     ++judged;
   };
   run_of(what);
   CHECK(judged > 5);
   CHECK(later > 2);
+  CHECK(ordered > 5);
+  CHECK(expected.remembered() > 5);
+  CHECK(expected.asks_before_end() == roles);
 }
 
 }  // namespace
@@ -265,7 +301,8 @@ TEST_CASE(
   for (const char* layout : {"page_mask", "slot_mask", "compact"}) {
     for (const LlmSpec& llm : gqa_and_mha()) {
       for (const kernels::IntentSpec& form : {kernels::IntentSpec{}, raw_queries, best_of_turns})
-        check_intent(layout, llm, form);
+        check_intent(layout, llm, form, false);
+      check_intent(layout, llm, {}, true);
     }
   }
 }
@@ -333,7 +370,7 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
   DataOutcomes values;
   const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
   const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
-  const Compression compression[] = {{0, 0, prompt, false, false, forced, keep}};
+  const Compression compression[] = {{.entry = 0, .begin = 0, .end = prompt, .forced = forced, .keep = keep}};
   const std::vector<PageAllocation> pages = allocation(prompt);
   engine->step({.entries = first,
                 .allocations = pages,

@@ -170,6 +170,7 @@ struct ExpectedOutcome {
   bool judge = false;      // compare with the CPU engine that retains by its own scores
   bool launched = false;   // compare with an engine without graphs
   bool host_rule = false;  // compare with an engine that scores IntentKV's rule on the host, as a residual
+  bool spans = false;      // prompts say what they ask
   uint32_t cancels = 0;
   std::function<void(kernels::ScoreSpec*)> adjust{};
 };
@@ -267,7 +268,8 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
                        .unit_tokens = what.config.unit_tokens,
                        .prompt_tokens_max = 150,
                        .output_tokens_max = 30,
-                       .cancels_per_100 = what.cancels});
+                       .cancels_per_100 = what.cancels,
+                       .spans = what.spans});
   cpu::CpuBackend backend({{what.config.steps_in_flight_max}}, &both, drawn_times(what.seed));
   const RunEnd end = run(options, tokens.watch(&client), &backend, {});
   CHECK(end.idle);

@@ -11,7 +11,6 @@ using namespace kvtwin::testing;
 namespace {
 
 const SessionId kSession{7};
-constexpr uint32_t kSpan = 16;
 
 struct Form {
   kernels::IntentMode mode;
@@ -37,25 +36,27 @@ kernels::ScoreSpec rule(const Form& form) {
   return spec;
 }
 
-// Runs a prompt of `tokens` tokens with drawn queries in two steps. Returns the queries of the span, by
+// Runs a prompt of `tokens` tokens with drawn queries in two steps. Returns those at positions `query`, by
 // layer.
-std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, uint64_t seed,
+std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, TokenRange query, uint64_t seed,
                                          cuda::DeviceScorer* scores, cuda::DeviceScorer::State* state) {
-  const uint32_t width = llm.query_heads * llm.head_dim, first_span = tokens - std::min(tokens, kSpan);
+  const uint32_t width = llm.query_heads * llm.head_dim;
   std::vector<cpu::Queries> out(llm.layers);
   std::vector<cuda::DeviceLists> sent;  // alive until the capture is complete
   for (uint32_t begin = 0, end = tokens / 3; begin < tokens; begin = end, end = tokens) {
     if (begin == end) continue;
     cpu::StepRows rows;
     rows.tokens = end - begin, rows.context = rows.phase = begin, rows.prompt = true;
-    rows.samples = end == tokens;
+    rows.samples = end == tokens, rows.query = query;
     scores->begin_rows(rows, state);
     for (uint32_t l = 0; l < llm.layers; ++l) {
       std::vector<uint16_t> bits;
       for (uint64_t i = 0; i < uint64_t{rows.tokens} * width; ++i) {
         const auto drawn = static_cast<float>(draw({seed, l, begin * width + i}) % 4096) / 512.0f - 4.0f;
         bits.push_back(kernels::to_bf16(drawn));
-        if (begin + i / width >= first_span) out[l].rows.push_back(kernels::from_bf16(bits.back()));
+        const uint64_t position = begin + i / width;
+        if (position >= query.begin && position < query.end)
+          out[l].rows.push_back(kernels::from_bf16(bits.back()));
       }
       cuda::DeviceLists& q = sent.emplace_back();
       const auto at = q.add(bits);
@@ -65,7 +66,7 @@ std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, ui
     scores->captured(rows, state);
   }
   for (cpu::Queries& layer : out) {
-    for (uint32_t p = first_span; p < tokens; ++p) layer.phases.push_back(p);
+    for (uint32_t p = query.begin; p < query.end; ++p) layer.phases.push_back(p);
     layer.positions = layer.phases;
   }
   const std::vector<cpu::Queries> fetched = scores->fetch_queries(*state, nullptr);
@@ -86,14 +87,17 @@ TEST_CASE(
     for (const Form& form : kForms) {
       const kernels::ScoreSpec spec = rule(form);
       auto scores =
-          cuda::DeviceScorer::make({spec, CompressionTrigger::kPromptEnd, kSpan}, &llm, nullptr, weights, 64);
+          cuda::DeviceScorer::make({spec, CompressionTrigger::kPromptEnd}, &llm, nullptr, weights, 64);
       REQUIRE(scores);
       cuda::IntentScores mine(spec, &llm, &weights);
       cpu::IntentMemory theirs(spec, &llm, &rope, &weights);
       for (uint32_t turn = 0; turn < 4; ++turn) {
+        // In one step, over both, and at the end: a query of turn 1 begins in the first step.
         const uint32_t tokens = 5 + 20 * turn;
+        const TokenRange asks[] = {{2, 4}, {5, 20}, {29, 45}, {3, 17}};
         cuda::DeviceScorer::State state;
-        const std::vector<cpu::Queries> queries = capture_prompt(llm, tokens, turn, &*scores, &state);
+        const std::vector<cpu::Queries> queries =
+            capture_prompt(llm, tokens, asks[turn], turn, &*scores, &state);
         mine.remember(kSession, *scores, state, tokens, nullptr);
         theirs.remember(kSession, queries, tokens);
         REQUIRE(mine.memory().find(kSession) != nullptr);
@@ -112,7 +116,7 @@ TEST_CASE(
       what.rows = kRows;
       mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);
       cuda::DeviceScorer::State state;
-      capture_prompt(llm, 9, 9, &*scores, &state);  // waits for the stream
+      capture_prompt(llm, 9, {0, 9}, 9, &*scores, &state);  // waits for the stream
       CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
     }
   }
@@ -129,10 +133,11 @@ TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the 
   for (const Method& method : all) {
     uint64_t compressions = 0, steps = 0, unequal = 0;
     for (const LlmSpec& llm : models()) {
-      for (uint64_t seed = 1; seed <= std::size(kForms); ++seed) {
+      for (uint64_t seed = 1; seed <= 2 * std::size(kForms); ++seed) {
         ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
+        what.spans = seed > std::size(kForms);
         what.adjust = [&](kernels::ScoreSpec* spec) {
-          if (spec->scorer->name == "intent_rule") kForms[seed - 1].set(spec);
+          if (spec->scorer->name == "intent_rule") kForms[(seed - 1) % std::size(kForms)].set(spec);
         };
         const PairedEngines result = run_both(what);
         compressions += result.compressions, steps += result.steps, unequal += result.unequal;

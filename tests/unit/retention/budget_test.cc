@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <string>
 
 #include "engine/base/prng.h"
 #include "engine/methods/axis_factories.h"
@@ -188,4 +189,74 @@ TEST_CASE("budget: impossible numbers are refused with a remedy") {
   CHECK(validate_budget_spec("head_masks", spec, layout)->find("8 heads") != std::string::npos);
   spec.interval = 0;
   CHECK(validate_budget_spec("ratio", spec, layout).has_value());
+}
+
+TEST_CASE("query span: forced tokens and quotas, by roles and by counts") {
+  struct Row {
+    const char* what;
+    const char* budget;
+    bool sinks_free;
+    PromptSpans spans;
+    uint32_t tokens;                            // ranked or forced
+    uint32_t prefix, newest_begin, newest_end;  // forced
+    uint32_t after;                             // entries retained
+  };
+  const PromptSpans asks{20, {150, 170}, {145, 180}};  // of 180 tokens
+  const Row rows[] = {
+      {"roles, template free", "uniform", true, asks, 180, 20, 145, 180, 20 + 35 + 80},
+      {"roles, template counted", "uniform", false, asks, 180, 20, 145, 180, 100},
+      {"roles, a fraction", "ratio", true, asks, 180, 20, 145, 180, 55 + 125 / 2},
+      {"a query as long as the budget", "uniform", true, {20, {60, 180}, {60, 180}}, 180, 20, 60, 180, 140},
+      {"everything is forced", "uniform", true, {20, {20, 40}, {20, 44}}, 44, 20, 20, 44, 44},
+      {"less than the budget", "uniform", true, {10, {30, 40}, {25, 44}}, 44, 10, 25, 44, 44},
+      {"before the query is computed", "uniform", true, asks, 130, 20, 130, 130, 120},
+      {"within the query", "uniform", true, asks, 160, 20, 145, 160, 20 + 15 + 90},
+      {"no system prompt: the sinks",
+       "uniform",
+       true,
+       {0, {150, 170}, {150, 170}},
+       180,
+       2,
+       150,
+       170,
+       2 + 20 + 80},
+      {"a question alone", "uniform", true, {0, {0, 170}, {0, 172}}, 172, 0, 0, 172, 172},
+      {"no roles", "uniform", true, {}, 180, 2, 172, 180, 2 + 8 + 92},
+      {"no roles, template counted", "uniform", false, {}, 180, 2, 172, 180, 100},
+      {"no roles, short", "uniform", true, {}, 9, 2, 2, 9, 9},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.what));
+    CoreConfig config;
+    config.policies.scorer = "intent_rule", config.policies.budget = row.budget;
+    config.policies.layout = "page_mask";
+    config.policies.budget_spec.sinks = 2, config.policies.budget_spec.window = 8;
+    config.policies.budget_spec.kv_entries = 100, config.policies.budget_spec.ratio = kWhole / 2;
+    config.policies.budget_spec.sinks_free = row.sinks_free;
+    const PolicyAxes axes = make_axes(config.policies);
+    const Retention retention(config, axes);
+    const ForcedTokens forced = retention.forced(row.spans, row.tokens);
+    CHECK(forced.prefix == row.prefix);
+    CHECK(forced.newest == TokenRange{row.newest_begin, row.newest_end});
+    CHECK(retention.entries_after(0, row.tokens, row.spans) == row.after);
+    CHECK(retention.can_drop(row.tokens, row.tokens, row.spans) == (row.after < row.tokens));
+  }
+}
+
+TEST_CASE("query span: only scorers that read roles have one") {
+  for (const PolicyInfo& info : all_policies()) {
+    if (info.axis != "scorer") continue;
+    CAPTURE(info.name);
+    CoreConfig config;
+    config.policies.scorer = info.name;
+    config.policies.budget_spec.window = 0;
+    const PolicyAxes axes = make_axes(config.policies);
+    const Retention retention(config, axes);
+    RequestReady request;
+    request.spans = {1, {2, 5}, {2, 5}};
+    const bool reads = info.name == "intent_rule" || info.name == "intent_residual";
+    CHECK(retention.spans_of(request).known() == reads);
+    CHECK(retention.query({}, 100) == (reads ? TokenRange{36, 100} : TokenRange{}));
+    CHECK(retention.query({}, 10) == (reads ? TokenRange{0, 10} : TokenRange{}));
+  }
 }

@@ -259,6 +259,58 @@ TEST_CASE("page mask: a request that alone uses a page of its session frees it")
   )");
 }
 
+namespace {
+
+// Six of the entries besides the template, the query included.
+CoreConfig asking() {
+  CoreConfig config = small("slot_mask", "uniform");
+  config.page_tokens = config.unit_tokens = 1;
+  config.policies.scorer = "intent_rule";
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.kv_entries = 6;
+  config.policies.budget_spec.sinks_free = true;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("query span: roles decide what is forced and how much else is retained") {
+  // Template 0..2, a question at 10..12 with one template token before and two after it: 6 less 2 of the
+  // others.
+  check(asking(), CompressionTrigger::kPromptEnd, R"(
+    arrive r1 prompt=14 output=1 session=1 is=a:14 asks=2,10-12,9-14  launch s1 r1:14?10-12 cut r1:0-14:4!0-2!9-14
+    done s1 live=0-1,3-3,5-7,9-13                                     finish r1:1
+    arrive r2 prompt=20 output=1 session=1 is=a:13,b:7 asks=2,17-19,16-20  launch s2 r2:7+13?17-19 cut r2:0-20:4!0-2!16-20
+    done s2 live=0-1,3-3,5-7,16-19                                    finish r2:1
+    arrive r3 prompt=22 output=1 session=1 is=a:13,b:6,c:3 asks=2,14-22,14-22  launch s3 r3:3+19?14-22 cut r3:0-22:0!0-2!14-22
+  )");
+  // Without roles, the last token is the query, and the first one the template.
+  check(asking(), CompressionTrigger::kPromptEnd, R"(
+    arrive r1 prompt=14 output=1 session=1 is=a:14         launch s1 r1:14?13-14 cut r1:0-14:5!0-1!13-14
+  )");
+}
+
+TEST_CASE("query span: in chunks, each chunk names the whole query; a short prompt is not compressed") {
+  CoreConfig config = asking();
+  config.step_tokens_max = 8;
+  check(config, CompressionTrigger::kPromptEnd, R"(
+    arrive r1 prompt=14 output=1 session=1 is=a:14 asks=2,6-12,6-14   launch s1 r1:8?6-12
+    done s1                                                           launch s2 r1:6?6-12 cut r1:0-14:0!0-2!6-14
+    done s2 live=0-1,6-13                                             finish r1:1
+    arrive r2 prompt=8 output=1 session=2 is=b:8 asks=2,4-6,4-8       launch s3 r2:8?4-6
+  )");
+}
+
+TEST_CASE(
+    "query span: a prefix that is compressed before its turn has its template forced, and no query yet") {
+  check(asking(), CompressionTrigger::kTurnStart, R"(
+    arrive r1 prompt=14 output=1 session=1 is=a:14 asks=2,10-12,9-14  launch s1 r1:14?10-12
+    done s1                                                           finish r1:1
+    arrive r2 prompt=20 output=1 session=1 is=a:14,b:6 asks=2,16-18,16-20  launch s2 r2:6+14?16-18 cut r2:0-14:6!0-2
+  )");
+}
+
 TEST_CASE("ring: a request never has more pages than its ring") {
   CoreConfig config = small("ring", "uniform");
   config.policies.budget_spec.kv_entries = 7;

@@ -195,6 +195,30 @@ TEST_CASE("serve: the client waits for the wall clock, sends in order of arrival
   CHECK(client.wake_at() == kNever);
 }
 
+TEST_CASE("serve: a chat without a session's name continues the session that it extends") {
+  const WallClock clock(1000);
+  LiveClient client(clock, {.spans = true, .output_tokens_max = 8}, [] {});
+  const std::string first = R"({"role":"user","content":"one question"})";
+  const std::string answer = R"({"role":"assistant","content":"an answer"})";
+  const std::string chats[] = {first, first + "," + answer + R"(,{"role":"user","content":"more"})",
+                               R"({"role":"user","content":"another question"})"};
+  for (uint32_t i = 0; i < 3; ++i) {
+    auto one = request(i, "", Instant{clock.now().ns + i});
+    one->prompt = parse_api_request(true, R"({"messages":[)" + chats[i] + "]}")->prompt;
+    client.submit(std::move(one));
+  }
+  ClientEvents events;
+  client.wake(Instant{0}, &events);
+  client.wake(client.wake_at() + Duration{1'000'000'000}, &events);
+  REQUIRE(events.size() == 3);
+  CHECK(ready(events, 0).session == ready(events, 1).session);
+  CHECK(ready(events, 0).session != ready(events, 2).session);
+  // Role, 3 tokens, end, role of the answer.
+  CHECK(ready(events, 0).spans == PromptSpans{1, {1, 4}, {1, 6}});
+  // The same up to the answer: 3 tokens and an end; role, 1 token, end, role of the answer.
+  CHECK(ready(events, 1).spans == PromptSpans{1, {11, 12}, {9, 14}});
+}
+
 TEST_CASE("serve: a request is cancelled once, and what has ended is not") {
   const WallClock clock(1000);
   LiveClient client(clock, {.roles = false, .output_tokens_max = 8}, [] {});
