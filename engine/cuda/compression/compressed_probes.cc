@@ -239,7 +239,8 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
 // dropped.
 void CompressedCache::remember(const Work& work, const StepStream& on) {
-  const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
+  const bool at_end = work.compression != nullptr && !work.compression->before;
+  const bool ended = work.rows.prompt && (work.rows.samples || at_end);
   // A query whose KV was reused whole was captured by the request that computed it.
   if (!ended || work.request->captured.phases.empty()) return;
   const SessionId session = access_.session(work.rows.request);
