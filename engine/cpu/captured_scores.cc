@@ -13,6 +13,8 @@ using kernels::ScoreSource;
 using kernels::ScoreSpec;
 using kernels::ScoreView;
 
+constexpr uint32_t kQueryRows = 64;  // of a context that does not say what it asks
+
 class Scoring {
  public:
   Scoring(const ScoreSpec& spec, const ScoredContext& context, CapturedPass* pass)
@@ -129,12 +131,14 @@ class Scoring {
   // IntentKV: a session of one turn, whose memory is the context's query span.
   void score_tokens() {
     std::vector<float> one(tokens_);
-    const uint32_t dim = pass_.llm().head_dim, rows = std::min(context_.span_rows, tokens_);
+    const uint32_t dim = pass_.llm().head_dim;
+    const TokenRange last{tokens_ - std::min(kQueryRows, tokens_), tokens_};
+    const auto [begin, end] = context_.query.empty() ? last : context_.query;
     for (uint32_t l = 0; l < pass_.llm().layers; ++l) {
       std::vector<float> query(uint64_t{pass_.llm().query_heads} * dim), memory(query.size());
-      const kernels::HeadsView q = pass_.q(l, tokens_ - rows, rows);
+      const kernels::HeadsView q = pass_.q(l, begin, end - begin);
       if (spec_.intent.memory_pre_rope) {
-        kernels::intent_query_pre_rope(planes(), q, positions(tokens_ - rows, rows), tokens_, query);
+        kernels::intent_query_pre_rope(planes(), q, positions(begin, end - begin), tokens_, query);
       } else {
         kernels::intent_query(q, query);
       }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/prompt_spans.h"
 #include "engine/common/scorer_weights.h"
 #include "engine/cpu/captured_pass.h"
 #include "kernels/scoring/score.h"
@@ -24,7 +25,7 @@ struct ScoredContext {
   // is repeated with it.
   std::span<const uint32_t> instruction{};
   uint32_t repeat_tokens = 2'048, repeat_tail = 8;
-  uint32_t span_rows = 64;                        // IntentKV: the last rows, used as query span
+  TokenRange query{};                             // IntentKV: rows of the query span; empty: the last 64
   uint32_t retained = 0;                          // CriticalKV: the budget of a head
   const ModelWeights* weights = nullptr;          // CriticalKV
   const ScorerWeights* scorer_weights = nullptr;  // FastKVzip, TrimKV, Judge Q's soft tokens

@@ -83,6 +83,7 @@ cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, const kern
   const ScorerSpec work = scorer_spec(scenario.values.policies());
   cpu::ScoredContext out;
   out.tokens = contexts_[index].prompt;
+  out.query = contexts_[index].spans.query;
   out.instruction = instruction_;
   out.repeat_tokens = work.repeat_tokens, out.repeat_tail = work.repeat_tail;
   out.weights = &weights_;

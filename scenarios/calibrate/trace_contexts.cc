@@ -177,7 +177,7 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
     const NodeKey key{info.session_index, info.node};
     if (info.replica != 0 || !wanted->contains(key) || found.contains(key)) return;
     TraceContext& context = found[key];
-    context.session = info.session_index, context.node = info.node;
+    context.session = info.session_index, context.node = info.node, context.spans = ready.spans;
     for (uint32_t p = 0; p < ready.prompt_tokens + ready.output_tokens; ++p)
       (p < ready.prompt_tokens ? context.prompt : context.output).push_back(tokens.token(ready.request, p));
   };

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/prompt_spans.h"
 #include "engine/base/tags.h"
 #include "scenarios/app/compose.h"
 
@@ -20,6 +21,7 @@ namespace kvtwin {
 struct TraceContext {
   uint32_t session = 0, node = 0;  // in the file
   std::vector<uint32_t> prompt, output;
+  PromptSpans spans;  // of the prompt, if the scenario's scorer reads roles
 };
 
 struct ContextChoice {

@@ -42,7 +42,7 @@ class Compressions {
  public:
   explicit Compressions(const Retention* retention) : retention_(*retention) {}
 
-  // The entry's share of what the scorer remembers of the request's queries.
+  // PlanEntry::query of the request's chunks.
   TokenRange query(const CompressionState& state) const { return retention_.query(state.spans, state.fill); }
   // Whether the entry, which brought the request to `tokens` tokens, ends or begins with a compression.
   bool is_due(const CompressionState& state, const PlanEntry& entry, uint32_t tokens,

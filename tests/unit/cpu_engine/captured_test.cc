@@ -234,3 +234,46 @@ TEST_CASE("J-3: on real model data the oracle has hit rate 1, and random hits as
   }
   CHECK(random_rate / models == doctest::Approx(kernels::random_hit_rate(kBudget, kTokens)).epsilon(0.25));
 }
+
+// The memory is the mean query of the span; every row of it counts.
+TEST_CASE("captured: one score per token, by the queries of the span") {
+  const LlmSpec m = kvtwin::testing::tiny_models()[2];
+  const ModelWeights weights = ModelWeights::random(m, 5);
+  constexpr uint32_t kLong = 100;
+  const std::vector<uint32_t> tokens = some_tokens(kLong, 9);
+  Forward forward(&weights);
+  CapturedPass pass(&forward, kLong);
+  pass.extend(tokens);
+  const auto scores = [&](TokenRange query) {
+    ScoredContext context;
+    context.tokens = tokens, context.query = query;
+    return score_captured(kernels::score_spec("intent_rule"), context, &pass);
+  };
+  CHECK(scores({}) == scores({kLong - 64, kLong}));
+  CHECK(scores({}) != scores({kLong - 63, kLong}));
+  const std::vector<float> early = scores({5, 12});
+  CHECK(early != scores({}));
+  CHECK(early != scores({6, 12}));
+  CHECK(early != scores({5, 11}));
+  // One row: its score of a token is the mean, over layers and heads, of the softmax of its unit query.
+  const std::vector<float> one = scores({7, 8});
+  std::vector<double> expected(kLong, 0.0);
+  for (uint32_t l = 0; l < m.layers; ++l) {
+    for (uint32_t j = 0; j < m.query_heads; ++j) {
+      const float* const q = pass.q(l, 7, 1).row(j, 0);
+      double length = 0, sum = 0;
+      for (uint32_t d = 0; d < m.head_dim; ++d) length += double{q[d]} * q[d];
+      std::vector<double> weight(kLong);
+      for (uint32_t p = 0; p < kLong; ++p) {
+        const float* const k = pass.k(l, 0, kLong).row(j / (m.query_heads / m.kv_heads), p);
+        double logit = 0;
+        for (uint32_t d = 0; d < m.head_dim; ++d) logit += double{q[d]} * k[d];
+        sum += weight[p] = std::exp(logit / std::sqrt(length * m.head_dim));
+      }
+      for (uint32_t p = 0; p < kLong; ++p) expected[p] += weight[p] / sum / (m.layers * m.query_heads);
+    }
+  }
+  // The rule is scaled by the number of candidates.
+  const double factor = one[0] / expected[0];
+  for (uint32_t p = 0; p < kLong; ++p) CHECK(one[p] == doctest::Approx(expected[p] * factor).epsilon(1e-4));
+}
