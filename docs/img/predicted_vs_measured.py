@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/img/predicted_vs_measured.svg: predicted against measured figures of the 40 validation scenarios.
+"""Draws docs/img/predicted_vs_measured.svg: predicted against measured figures of the 39 validation scenarios.
 
   docs/img/predicted_vs_measured.py               writes the picture next to this script
   docs/img/predicted_vs_measured.py --table       prints a table instead: median and worst difference by group

@@ -23,7 +23,7 @@ enum class Tier : uint8_t { kGpu, kHost, kDisk };
 enum class EntryKind : uint8_t {
   kChunk,   // `tokens` known tokens are computed; the last chunk samples one token
   kDecode,  // one token in, one token out
-  kProbe,   // query tokens that are captured for scoring and leave no KV entries (Judge Q, KVzip)
+  kProbe,   // a pass of `tokens` probe tokens, which score KV entries and leave none (ProbePass)
 };
 
 // The part of a step that belongs to one request.
@@ -43,8 +43,10 @@ struct PlanEntry {
   RequestKey key{};   // identifies `request` in outcomes and random draws
   // Positions whose queries the scorer remembers for the session, whichever entry computes them.
   TokenRange query{};
+  uint32_t passes_left = 0;  // passes of probe tokens that precede its next decode, this one excluded
 
   uint32_t live() const { return context - dropped; }  // KV entries that a head reads, the new ones excluded
+  uint32_t stored() const { return kind == EntryKind::kProbe ? 0 : tokens; }  // tokens that get KV entries
 };
 
 // Appends `page` to head group `group` of entries[entry]'s request before single step `step + offset` runs.
@@ -107,6 +109,23 @@ struct Compression {
   std::span<const uint32_t> keep;  // by head group; empty: the backend decides (dynamic budget)
 };
 
+// entries[entry] is a pass of probe tokens, which follow the request's KV entries: a forward pass of its own,
+// after the step's other tokens. It scores the KV entries at positions [begin, end) for the compression that
+// follows its request's last pass. Probe tokens attend to all KV entries of the request and to one another;
+// their own KV is discarded with the pass.
+//
+// end == repeated: the scorer's soft tokens. Otherwise an instruction, then the request's tokens [repeated,
+// end) once more.
+struct ProbePass {
+  uint32_t entry = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  uint32_t repeated = 0;
+  bool first = false;  // scores of earlier passes of the request are void
+
+  bool repeats() const { return repeated < end; }
+};
+
 // The next `count` KV entries of entries[entry] get 4 bits if `four`, else 2 (kv/store/mixed_precision_pool.h
 // defines how they fill the entry's allocations, in order). count == 0: the prompt ends here, and KV entries
 // that still wait for a full group go to int4.
@@ -146,8 +165,9 @@ struct LaunchStep {
   EngineId engine{};
   StepId step{};
   uint32_t repeat = 1;
-  uint32_t tokens = 0;         // sum over entries
-  uint32_t tokens_padded = 0;  // tokens that dense kernels process (CUDA-graph capture sizes)
+  uint32_t tokens = 0;  // sum over entries, passes of probe tokens included
+  // Tokens that dense kernels process for chunks and decodes (CUDA-graph capture sizes).
+  uint32_t tokens_padded = 0;
   std::span<const PlanEntry> entries;
   std::span<const PageAllocation> allocations;  // ascending by (offset, entry, group)
   // Of entries with first == true, and of entries that follow the request's own prefix checkpoint.
@@ -160,6 +180,7 @@ struct LaunchStep {
   std::span<const Requantisation> requantisations{};
   // Ascending by entry; each belongs to a chunk that is compressed.
   std::span<const PrefixCheckpoint> prefix_checkpoints{};
+  std::span<const ProbePass> passes{};  // ascending by entry: of the entries of kind kProbe
 };
 
 enum class TransferKind : uint8_t {

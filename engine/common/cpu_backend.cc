@@ -24,7 +24,8 @@ struct CpuBackend::Launch {
         compressions(from.compressions.begin(), from.compressions.end()),
         formats(from.formats.begin(), from.formats.end()),
         requantisations(from.requantisations.begin(), from.requantisations.end()),
-        prefix_checkpoints(from.prefix_checkpoints.begin(), from.prefix_checkpoints.end()) {
+        prefix_checkpoints(from.prefix_checkpoints.begin(), from.prefix_checkpoints.end()),
+        passes(from.passes.begin(), from.passes.end()) {
     for (const PrefixHit& prefix_hit : from.prefix_hits) {
       reused.emplace_back(prefix_hit.pages.begin(), prefix_hit.pages.end());
       reused_entries.emplace_back(prefix_hit.kv_entries.begin(), prefix_hit.kv_entries.end());
@@ -46,6 +47,7 @@ struct CpuBackend::Launch {
     command.formats = formats;
     command.requantisations = requantisations;
     command.prefix_checkpoints = prefix_checkpoints;
+    command.passes = passes;
     steps = from.repeat;
   }
 
@@ -60,6 +62,7 @@ struct CpuBackend::Launch {
   std::vector<FormatRun> formats;
   std::vector<Requantisation> requantisations;
   std::vector<PrefixCheckpoint> prefix_checkpoints;
+  std::vector<ProbePass> passes;
   std::deque<std::vector<PageId>> reused;
   std::deque<std::vector<uint32_t>> reused_entries, reused_shared;
   std::deque<std::vector<Compression::Forced>> forced;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
+#include "engine/methods/probe_passes.h"
 
 namespace kvtwin::cpu {
 namespace {
@@ -155,9 +156,12 @@ class Scoring {
   void score_repeats() {
     const uint32_t sinks = std::min(spec_.sink, tokens_);
     std::fill(scores_.begin(), scores_.end(), 1.0f);  // sinks
-    for (const kernels::RepeatChunk& chunk :
-         kernels::repeat_chunks(sinks, tokens_, context_.repeat_tokens, context_.repeat_tail)) {
-      std::vector<uint32_t> rows(context_.tokens.begin() + chunk.tail_begin,
+    ScorerSpec spec;
+    spec.repeat_tokens = context_.repeat_tokens, spec.repeat_tail = context_.repeat_tail;
+    const ProbePasses passes = ProbePasses::of_repeats(spec, sinks);
+    for (uint32_t i = 0; i < passes.count(tokens_); ++i) {
+      const ProbePass chunk = passes.at(tokens_, i);
+      std::vector<uint32_t> rows(context_.tokens.begin() + chunk.repeated,
                                  context_.tokens.begin() + chunk.begin);
       rows.insert(rows.end(), context_.instruction.begin(), context_.instruction.end());
       rows.insert(rows.end(), context_.tokens.begin() + chunk.begin, context_.tokens.begin() + chunk.end);
@@ -168,7 +172,7 @@ class Scoring {
     }
   }
 
-  void score_repeat(uint32_t layer, const kernels::RepeatChunk& chunk, uint32_t sinks, uint32_t rows) {
+  void score_repeat(uint32_t layer, const ProbePass& chunk, uint32_t sinks, uint32_t rows) {
     const uint32_t kv_entries = chunk.end - chunk.begin;
     std::vector<uint32_t> seen(sinks + kv_entries);
     std::iota(seen.begin(), seen.begin() + sinks, 0u);

@@ -20,7 +20,8 @@ void CpuEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* va
     add_entry(entry);
   }
   cache_->begin(launch, offset, entries_);
-  forward_.run(inputs_, sampling_, cache_.get(), &logits_);
+  logits_.clear();
+  if (!inputs_.empty()) forward_.run(inputs_, sampling_, cache_.get(), &logits_);
   cache_->end(launch, offset, entries_, values);
   for (const LayerRecall& recall : values->recalls) {
     recalled_.blocking += recall.blocking, recalled_.background += recall.background;
@@ -35,7 +36,7 @@ void CpuEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* va
 }
 
 void CpuEngine::add_entry(const PlanEntry& entry) {
-  for (uint32_t i = 0; i < entry.tokens; ++i)
+  for (uint32_t i = 0; i < entry.stored(); ++i)
     inputs_.push_back(tokens_.input(entry.request, entry.context + i));
   if (entry.samples) sampling_.push_back(static_cast<uint32_t>(inputs_.size()) - 1);
 }

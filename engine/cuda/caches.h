@@ -34,9 +34,6 @@ struct CompressedOptions {
 // `weights` must outlive it; matrices are read of scorer critical_kv alone.
 Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
                                    const ModelWeights* weights);
-// Rows that a scorer runs besides a step's, at once: KvMemory::rows_max and CudaEngineConfig::rows_max must
-// allow for them. 0: none.
-uint32_t probe_tokens_max(const CoreConfig& config, const kernels::ScorerDefinition& scorer);
 // Whether a scorer reads the model's matrices on the host.
 bool reads_matrices(const kernels::ScorerDefinition& scorer);
 

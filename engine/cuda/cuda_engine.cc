@@ -145,7 +145,7 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
 }
 
 void CudaEngine::Parts::add_tokens(const PlanEntry& entry) {
-  for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
+  for (uint32_t position = entry.context; position < entry.context + entry.stored(); ++position) {
     rows.tokens.push_back(tokens.input(entry.request, position));
     KVT_CHECK(rows.tokens.back() < llm.vocab);
   }
@@ -248,7 +248,10 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
   p.tokens_computed += p.rows.tokens.size();
   p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
   const StepId step{raw(launch.step) + offset};
-  const DeviceRows on_device = p.compute();
+  // Passes of probe tokens, which the cache runs, may be all of a step.
+  DeviceRows on_device;
+  p.started = Clock::now(), p.issued = {};
+  if (!p.rows.tokens.empty()) on_device = p.compute();
   p.cache->end(launch, offset, p.entries, p.on_stream(), values);
   p.log_step(step, on_device);
   for (const PlanEntry& entry : p.entries) {

@@ -47,7 +47,8 @@ class DecisionDigest {
     kAged,
     kSwapOutStarted,
     kFormats,
-    kCheckpointPlanned
+    kCheckpointPlanned,
+    kPass
   };
 
   // A record is its kind and the values that were decided.

@@ -38,6 +38,7 @@ struct Launch {
   std::vector<Requantisation> requantisations;
   std::vector<uint32_t> reused_counts;  // of prefix checkpoints: KV entries, then shared pages, by group
   std::vector<PrefixCheckpoint> prefix_checkpoints;
+  std::vector<ProbePass> passes;
 
   void clear(uint64_t step) {
     first = end = step;
@@ -55,6 +56,7 @@ struct Launch {
     requantisations.clear();
     reused_counts.clear();
     prefix_checkpoints.clear();
+    passes.clear();
   }
 
   // Steps of the launch after the first `started`, and pages that only they use.

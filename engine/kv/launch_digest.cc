@@ -9,9 +9,10 @@ namespace {
 uint64_t with_entry(uint64_t batch, const PlanEntry& entry, uint64_t step) {
   const uint64_t flags = (entry.first ? 1u : 0u) | (entry.samples ? 2u : 0u) | (entry.grows ? 4u : 0u);
   const uint64_t fixed = entry.grows ? entry.dropped : entry.live();
-  return chained(batch, raw(entry.request) | uint64_t{entry.tokens} << 32, entry.context - step,
-                 flags | static_cast<uint64_t>(entry.kind) << 8 | fixed << 32,
-                 entry.low_bit | uint64_t{entry.shared_in_part} << 32);
+  return chained(
+      batch, raw(entry.request) | uint64_t{entry.tokens} << 32, entry.context - step,
+      flags | static_cast<uint64_t>(entry.kind) << 8 | uint64_t{entry.passes_left} << 16 | fixed << 32,
+      entry.low_bit | uint64_t{entry.shared_in_part} << 32);
 }
 
 uint64_t request_of(const Launch& launch, uint32_t entry) { return raw(launch.members[entry].request); }
@@ -45,6 +46,10 @@ void LaunchDigest::add(const Launch& launch, uint32_t tokens, uint32_t tokens_pa
   for (const PrefixCheckpoint& checkpoint : launch.prefix_checkpoints) {
     digest_.add(DecisionDigest::kCheckpointPlanned, launch.first, request_of(launch, checkpoint.entry),
                 checkpoint.prefix_checkpoint);
+  }
+  for (const ProbePass& pass : launch.passes) {
+    digest_.add(DecisionDigest::kPass, launch.first, request_of(launch, pass.entry), pass.begin, pass.end,
+                pass.repeated, pass.first);
   }
 }
 

@@ -1,4 +1,5 @@
-// RequestProgress counts the tokens of one request. The scheduler writes it; KV managers read it.
+// RequestProgress counts the tokens of one request. The scheduler writes it and KV managers read it, but for
+// passes_left.
 //
 // Counts run ahead of the backend: they hold once every launched step has ended.
 
@@ -19,11 +20,16 @@ struct RequestProgress {
   uint32_t computed = 0;  // tokens with KV, reused ones included
   uint32_t sampled = 0;   // output tokens
   bool ending = false;    // cancelled, or sampled end-of-sequence: no further step
+  // Passes of probe tokens that must run before its KV is compressed and it decodes. Set by the KvManager
+  // that finds a compression due.
+  uint32_t passes_left = 0;
 
   uint32_t known() const { return prompt + sampled; }
-  bool decodes_next() const { return computed >= prompt && computed + 1 == known(); }
+  bool decodes_next() const { return passes_left == 0 && computed >= prompt && computed + 1 == known(); }
   // All steps that it needs have been launched.
-  bool launched_out() const { return ending || (sampled == output && computed >= prompt); }
+  bool launched_out() const {
+    return ending || (sampled == output && computed >= prompt && passes_left == 0);
+  }
 };
 
 // TokenBudget is the number of tokens that a step has left for further entries.

@@ -16,6 +16,7 @@
 #include "engine/base/units.h"
 #include "engine/methods/config.h"
 #include "engine/methods/partition.h"
+#include "engine/methods/probe_passes.h"
 #include "engine/methods/traits.h"
 
 namespace kvtwin {
@@ -30,7 +31,8 @@ class Scorer {
   virtual ~Scorer() = default;
   virtual CompressionTrigger compression_trigger() const = 0;
   virtual Causality causality() const = 0;
-  virtual uint32_t probe_tokens() const = 0;  // extra tokens after the prompt (Judge Q soft tokens)
+  // Passes of probe tokens between the prompt and its compression; the first `sinks` tokens are retained.
+  virtual ProbePasses passes(uint32_t sinks) const = 0;
   virtual bool needs_all_layers() const = 0;  // a threshold over layers: staging must hold all layers
 };
 

@@ -43,6 +43,7 @@ struct Row {
   uint32_t query_tokens;  // tokens whose queries are captured; 0: none, or all
   uint32_t probe_tokens;
   ScorerTraits traits = {};
+  bool repeats = false;  // the context once more (KVzip)
 };
 
 constexpr Row kRows[] = {
@@ -102,8 +103,16 @@ constexpr Row kRows[] = {
      kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
     {"expected_attention", "Expected attention of future queries, from the mean and covariance of past ones.",
      CompressionTrigger::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
-    {"kvzip", "Attention of the model while it repeats its context; one more pass over it (KVzip).",
-     CompressionTrigger::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
+    {"kvzip",
+     "Attention of the model while it repeats its context; one more pass over it (KVzip).",
+     CompressionTrigger::kPromptEnd,
+     kPrompt,
+     Closed::kNo,
+     true,
+     0,
+     0,
+     {},
+     true},
     {"fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip).",
      CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV).",
@@ -219,8 +228,10 @@ class TableScorer final : public Scorer {
  public:
   TableScorer(const Row& row, const ScorerSpec& spec)
       : compression_trigger_(spec.compression_trigger.value_or(row.own)),
+        spec_(spec),
         probe_tokens_(row.probe_tokens > 0 && spec.probe_tokens > 0 ? spec.probe_tokens : row.probe_tokens),
-        all_layers_(row.all_layers) {
+        all_layers_(row.all_layers),
+        repeats_(row.repeats) {
     const bool closed =
         row.closed == Closed::kYes || (row.closed == Closed::kWithItsWindow && spec.window_closed);
     const bool early = compression_trigger_ == CompressionTrigger::kChunkEnd ||
@@ -229,14 +240,17 @@ class TableScorer final : public Scorer {
   }
   CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return causality_; }
-  uint32_t probe_tokens() const override { return probe_tokens_; }
+  ProbePasses passes(uint32_t sinks) const override {
+    return repeats_ ? ProbePasses::of_repeats(spec_, sinks) : ProbePasses::of_soft_tokens(probe_tokens_);
+  }
   bool needs_all_layers() const override { return all_layers_; }
 
  private:
   CompressionTrigger compression_trigger_;
   Causality causality_;
+  ScorerSpec spec_;
   uint32_t probe_tokens_;
-  bool all_layers_;
+  bool all_layers_, repeats_;
 };
 
 constexpr uint32_t kRowsMax = 65'536;  // query or probe tokens: more than any published method uses
@@ -285,6 +299,11 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
   }
   if (spec.repeat_tokens == 0) return scorer + " repeats the context in parts of repeat_tokens, which is 0";
   return std::nullopt;
+}
+
+bool runs_passes(std::string_view name) {
+  const Row* row = find(name);
+  return row != nullptr && (row->probe_tokens > 0 || row->repeats);
 }
 
 uint32_t captured_queries(std::string_view name, const ScorerSpec& spec) {

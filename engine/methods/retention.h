@@ -21,6 +21,7 @@
 #include "engine/kv/group_tables.h"
 #include "engine/methods/axes.h"
 #include "engine/methods/config.h"
+#include "engine/methods/probe_passes.h"
 
 namespace kvtwin {
 
@@ -68,6 +69,8 @@ class Retention {
     return compression_trigger_ == CompressionTrigger::kPromptEnd ||
            compression_trigger_ == CompressionTrigger::kDecodeStep;
   }
+  // Passes of probe tokens that precede a compression at the end of a prompt.
+  const ProbePasses& passes() const { return passes_; }
   const GroupShape& shape() const { return shape_; }
 
   // At the end of a chunk, with `tokens` tokens: the newest KV entries of a group, which the next chunk's
@@ -128,6 +131,7 @@ class Retention {
   const bool sinks_free_, numbered_, reads_roles_;
   bool offloaded_ = false, by_chunk_ = false, known_ = false, staged_ = false, reserves_ = false;
   GroupShape shape_;
+  ProbePasses passes_;
 };
 
 // Returns one sentence about numbers of budget and chunks with which nothing could work, and a remedy;

@@ -41,6 +41,10 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
 // all scored tokens (H2O, Expected Attention), which needs no count.
 uint32_t captured_queries(std::string_view name, const ScorerSpec& spec);
 
+// Whether passes of probe tokens precede the scorer's compressions (probe_passes.h). False if the name is
+// unknown.
+bool runs_passes(std::string_view name);
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_ENGINE_METHODS_SCORER_SPEC_H_

@@ -168,7 +168,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.slots_reached = launch.allocations_held = 0;
   const uint32_t page_tokens = facts_[raw(step.engine)].page_tokens;
   for (const PlanEntry& entry : step.entries) {
-    const uint32_t reached = entry.context + entry.tokens;
+    const uint32_t reached = entry.context + entry.stored();
     launch.kv_entries += reached;
     launch.slots += uint64_t{div_ceil(reached, page_tokens)} * page_tokens;
     if (entry.first) admit(now, step, entry);

@@ -137,6 +137,14 @@ class LogReader {
     log_->options.prefill_engines = header.prefill_engines();
     for (const v1::EngineConfig& engine : header.engines()) {
       if (Result<void> ok = config(engine); !ok) return ok;
+      const PolicySet& set = log_->options.engines.back().policies;
+      const bool passes = runs_passes(set.scorer) && !budget_traits(set.budget).keeps_all;
+      if (passes && !header.plans_passes()) {
+        return problem(fmt::format("plans_passes is false, but scorer {} runs passes of probe tokens, which "
+                                   "are planned as entries of steps",
+                                   set.scorer),
+                       "record the run again with this version");
+      }
     }
     log_->engines.resize(count);
     return {};
@@ -406,6 +414,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
   out.set_seed(about.seed);
   out.set_routing(static_cast<uint32_t>(options.routing));
   out.set_prefill_engines(options.prefill_engines);
+  out.set_plans_passes(true);
   for (const CoreConfig& in : options.engines) {
     v1::EngineConfig& engine = *out.add_engines();
     engine.set_page_tokens(in.page_tokens);

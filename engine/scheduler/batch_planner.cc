@@ -1,6 +1,7 @@
 #include "engine/scheduler/batch_planner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
@@ -19,6 +20,8 @@ void BatchPlanner::plan() {
   context_.draft.clear();
   budget_ = config_.step_tokens_max;
   preempted_ = false;
+  leads_ = RequestTable::kNone;
+  if (std::exchange(pass_waits_, false)) lead_with_pass();
   switch (config_.batch_order) {
     case BatchOrder::kDecodeFirst:
       plan_running(true, true);
@@ -41,9 +44,14 @@ void BatchPlanner::plan_running(bool decodes, bool prompts) {
   for (size_t i = 0; i < table_.running().size() && budget_ > 0; ++i) {
     const RequestIndex request = table_.running()[i];
     const RequestProgress& progress = table_.progress(request);
-    if (progress.launched_out() || table_[request].entered) continue;
+    if (progress.launched_out() || table_[request].entered || request == leads_) continue;
     const bool is_decode = progress.decodes_next();
     if (is_decode ? !decodes : !prompts) continue;
+    if (progress.passes_left > 0) {
+      const bool added = add_pass(request);
+      pass_waits_ = pass_waits_ || (!added && leads_ == RequestTable::kNone);
+      continue;
+    }
     const uint32_t tokens =
         is_decode ? 1 : token_budget().entry_tokens(progress, progress.computed, is_decode);
     if (tokens == 0) continue;
@@ -62,6 +70,28 @@ void BatchPlanner::plan_running(bool decodes, bool prompts) {
     }
     if (room == Room::kYes) add_entry(entry, tokens);
   }
+}
+
+void BatchPlanner::lead_with_pass() {
+  const auto next =
+      std::find_if(table_.running().begin(), table_.running().end(), [this](RequestIndex request) {
+        const RequestProgress& progress = table_.progress(request);
+        return progress.passes_left > 0 && !progress.launched_out();
+      });
+  if (next == table_.running().end()) return;  // it has ended, or was preempted
+  const bool added = add_pass(*next);
+  KVT_CHECK(added);
+  leads_ = *next;
+}
+
+// Returns false if the step has too little room left. Probe tokens need no pages.
+bool BatchPlanner::add_pass(RequestIndex request) {
+  const ProbePasses& passes = context_.retention.passes();
+  const RequestProgress& progress = table_.progress(request);
+  const uint32_t tokens = passes.tokens(passes.next(progress.computed, progress.passes_left));
+  if (tokens > budget_ && !entries_.empty()) return false;
+  add_entry(begin_entry(request), tokens);
+  return true;
 }
 
 void BatchPlanner::plan_waiting() {
@@ -108,13 +138,17 @@ void BatchPlanner::preempt_last() {
   remove_entry(request);
   Request& r = table_[request];
   r.first = r.entered = false;
+  if (leads_ == request) leads_ = RequestTable::kNone;
   context_.digest.add(DecisionDigest::kPreempted, context_.steps.launched, raw(r.id));
   preempted_ = true;
   if (kv_.preempt(request, {alone})) {
+    RequestProgress& progress = table_.progress(request);
+    // Scores of the passes so far are lost: they begin again.
+    if (progress.passes_left > 0) progress.passes_left = context_.retention.passes().count(progress.computed);
     r.phase = Request::Phase::kSwappedOut;
     if (r.launches == 0) transfers_.submit_swap_out(r.id, context_.out);
   } else {
-    table_.progress(request).computed = 0;
+    table_.progress(request).computed = table_.progress(request).passes_left = 0;
     table_.requeue(request);
     context_.steps.touched_until = context_.steps.launched;
   }
@@ -137,17 +171,19 @@ void BatchPlanner::add_entry(PlannedEntry entry, uint32_t tokens) {
   entry.hits_end = static_cast<uint32_t>(draft.hits.size());
   entry.bits_end = static_cast<uint32_t>(draft.bits.size());
   entries_.push_back(entry);
-  budget_ -= tokens;
+  budget_ -= std::min(tokens, budget_);
   // In the other orders a planned request can still be preempted: publishing waits until the plan is final.
-  if (config_.batch_order == BatchOrder::kDecodeFirst && !table_.progress(entry.request).decodes_next())
-    kv_.publish(entry.request, tokens);
+  const RequestProgress& progress = table_.progress(entry.request);
+  const bool chunk = progress.passes_left == 0 && !progress.decodes_next();
+  if (config_.batch_order == BatchOrder::kDecodeFirst && chunk) kv_.publish(entry.request, tokens);
 }
 
 void BatchPlanner::remove_entry(RequestIndex request) {
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [request](const PlannedEntry& e) { return e.request == request; });
   if (entry == entries_.end()) return;
-  KVT_CHECK(config_.batch_order != BatchOrder::kDecodeFirst);
+  const bool pass = table_.progress(request).passes_left > 0;
+  KVT_CHECK(pass || config_.batch_order != BatchOrder::kDecodeFirst);
   budget_ += entry->tokens;
   entries_.erase(entry);
 }

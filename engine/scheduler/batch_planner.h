@@ -1,5 +1,10 @@
 // BatchPlanner chooses the entries of the next step: which requests run, how many tokens of each, who is
 // admitted, and who is preempted for want of pages.
+//
+// Passes of probe tokens take a request's place among the running ones, as its prompt did, out of the whole
+// budget of the step. A pass is never divided, so a step's other entries may leave too little for it: the
+// next step then begins with it. Such steps alternate with others, so that decodes wait for one pass at a
+// time. A pass with more tokens than step_tokens_max has a step of its own, the only one above that limit.
 
 #ifndef KVTWIN_ENGINE_SCHEDULER_BATCH_PLANNER_H_
 #define KVTWIN_ENGINE_SCHEDULER_BATCH_PLANNER_H_
@@ -34,6 +39,8 @@ class BatchPlanner {
 
  private:
   void plan_running(bool decodes, bool prompts);
+  void lead_with_pass();
+  bool add_pass(RequestIndex request);
   void plan_waiting();
   void preempt_last();
   TokenBudget token_budget() const;
@@ -50,6 +57,8 @@ class BatchPlanner {
   std::vector<PlannedEntry> entries_;
   uint32_t budget_ = 0;  // tokens left
   bool preempted_ = false;
+  bool pass_waits_ = false;                   // a pass had too little room: the next step begins with it
+  RequestIndex leads_ = RequestTable::kNone;  // the step begins with its pass
 };
 
 }  // namespace kvtwin

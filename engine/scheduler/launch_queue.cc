@@ -34,29 +34,29 @@ void LaunchQueue::launch(std::span<const PlannedEntry> planned, bool steady) {
   }
   find_decisive(&launch);
   launch.end = context_.steps.launched = launch.first + repeat;
-  uint32_t tokens = 0;
-  for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
-  digest_.add(launch, tokens, padded(tokens));
+  uint32_t tokens = 0, stored = 0;
+  for (const PlanEntry& entry : launch.entries) tokens += entry.tokens, stored += entry.stored();
+  digest_.add(launch, tokens, padded(stored));
   context_.out->push_back(LaunchStep{context_.config.engine, StepId{launch.first}, repeat, tokens,
-                                     padded(tokens), launch.entries, launch.allocations, launch.prefix_hits,
+                                     padded(stored), launch.entries, launch.allocations, launch.prefix_hits,
                                      launch.compressions, held, launch.formats, launch.requantisations,
-                                     launch.prefix_checkpoints});
+                                     launch.prefix_checkpoints, launch.passes});
 }
 
 void LaunchQueue::commit(const PlannedEntry& planned, Launch* launch) {
   const StepDraft& draft = context_.draft;
   Request& request = table_[planned.request];
   RequestProgress& progress = table_.progress(planned.request);
-  const bool decode = progress.decodes_next();
+  const bool decode = progress.decodes_next(), pass = progress.passes_left > 0;
   const auto entry = static_cast<uint32_t>(launch->entries.size());
   const uint32_t context = progress.computed;
-  progress.computed += planned.tokens;
-  const bool samples = progress.computed == progress.known() && progress.sampled < progress.output;
+  progress.computed += pass ? 0 : planned.tokens;
+  const bool samples = !pass && progress.computed == progress.known() && progress.sampled < progress.output;
   progress.sampled += samples ? 1 : 0;
   ++request.launches;
   PlanEntry& e = launch->entries.emplace_back();
   e.request = request.id;
-  e.kind = decode ? EntryKind::kDecode : EntryKind::kChunk;
+  e.kind = pass ? EntryKind::kProbe : decode ? EntryKind::kDecode : EntryKind::kChunk;
   e.first = request.first;
   e.samples = samples;
   e.tokens = planned.tokens;
@@ -68,7 +68,13 @@ void LaunchQueue::commit(const PlannedEntry& planned, Launch* launch) {
   }
   for (uint32_t i = decode ? planned.bits_end : planned.bits_begin; i < planned.bits_end; ++i)
     launch->formats.push_back({entry, draft.bits[i].count, draft.bits[i].four});
+  if (pass) {
+    launch->passes.push_back(context_.retention.passes().next(context, progress.passes_left));
+    launch->passes.back().entry = entry;
+    --progress.passes_left;
+  }
   kv_.write_entry(planned.request, entry, launch);
+  launch->entries[entry].passes_left = progress.passes_left;
   request.first = request.entered = false;
 }
 
@@ -92,7 +98,7 @@ uint32_t LaunchQueue::steps_alike(const Launch& launch) const {
   }
   uint32_t steps = context_.config.repeat_max;
   for (size_t i = 0; i < launch.entries.size(); ++i) {
-    if (launch.entries[i].kind != EntryKind::kDecode) return 1;
+    if (launch.entries[i].kind != EntryKind::kDecode || launch.entries[i].passes_left > 0) return 1;
     // It was planned as a waiting request. From the next step on it has another position in the plan, and
     // pages are allocated in that order.
     if (launch.entries[i].first) return 1;
@@ -169,6 +175,7 @@ const Launch* LaunchQueue::ahead(uint32_t* started) const {
 }
 
 uint32_t LaunchQueue::padded(uint32_t tokens) const {
+  if (tokens == 0) return 0;  // passes of probe tokens alone
   const std::vector<uint32_t>& sizes = context_.config.capture_sizes;
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), tokens);
   return size == sizes.end() ? tokens : *size;

@@ -161,8 +161,8 @@ void Scheduler::close_launch() {
     const RequestProgress& progress = table_.progress(member.request_index);
     KVT_CHECK(request.launches > 0);
     if (--request.launches > 0) continue;
-    const bool complete =
-        request.emitted == progress.output && (progress.output > 0 || progress.computed >= progress.prompt);
+    const bool complete = request.emitted == progress.output && progress.passes_left == 0 &&
+                          (progress.output > 0 || progress.computed >= progress.prompt);
     if (progress.ending || complete) {
       ended_.push_back(member.request_index);
     } else if (request.phase == Phase::kSwappedOut) {

@@ -209,7 +209,7 @@ class RetrievalBuilder {
     if (spec_.compresses == CompressionPlace::kNone) return;
     const uint32_t happens = step_.compressing();
     if (spec_.compresses == CompressionPlace::kBehindLayers) {
-      step_.probe = add(OpKind::kProbe, compute_, kNoLayer, happens);
+      step_.probe = add(OpKind::kProbe, compute_, kNoLayer, step_.passing());
       step_.score = add(OpKind::kScore, compute_, kNoLayer, happens);
       step_.select = add(OpKind::kSelect, compute_, kNoLayer, happens);
       step_.compact = add(OpKind::kCompact, compute_, kNoLayer, happens);

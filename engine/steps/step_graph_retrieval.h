@@ -75,7 +75,8 @@ struct RetrievalStep {
   uint32_t unflagged(uint32_t layer) const { return 3 * count() + layer; }
   uint32_t filled() const { return 4 * count(); }           // pages that this step completes
   uint32_t compressing() const { return 4 * count() + 1; }  // 1: some request is compressed
-  uint32_t outcome_count() const { return 4 * count() + 2; }
+  uint32_t passing() const { return 4 * count() + 2; }      // 1: passes of probe tokens run
+  uint32_t outcome_count() const { return 4 * count() + 3; }
 
  private:
   uint32_t count() const { return static_cast<uint32_t>(layers.size()); }

@@ -1,23 +1,11 @@
 #include "kernels/scoring/score_kvzip.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/base/check.h"
 
 namespace kvtwin::kernels {
-
-std::vector<RepeatChunk> repeat_chunks(uint32_t begin, uint32_t end, uint32_t chunk_tokens,
-                                       uint32_t tail_tokens) {
-  KVT_CHECK(chunk_tokens > 0);
-  std::vector<RepeatChunk> out;
-  for (uint32_t at = begin; at < end;) {
-    const uint32_t next = end - at > chunk_tokens ? at + chunk_tokens : end;
-    const uint32_t tail = at == begin ? 0 : std::min(tail_tokens, at - begin);
-    out.push_back({at, next, at - tail});
-    at = next;
-  }
-  return out;
-}
 
 void score_kvzip_chunk(const AttentionScores& attention_scores, uint32_t sinks, ScoreView out) {
   KVT_CHECK(sinks <= attention_scores.k.rows && out.rows == attention_scores.k.rows - sinks &&

@@ -12,22 +12,11 @@
 #define KVTWIN_KERNELS_SCORING_SCORE_KVZIP_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "kernels/common/score_math.h"
 #include "kernels/common/view.h"
 
 namespace kvtwin::kernels {
-
-// One chunk of the context [begin, end). Its repeat rows are `tail` tokens of the previous chunk (none for
-// the first), the instruction, and the chunk.
-struct RepeatChunk {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-  uint32_t tail_begin = 0;  // [tail_begin, begin): repeated from the previous chunk
-};
-std::vector<RepeatChunk> repeat_chunks(uint32_t begin, uint32_t end, uint32_t chunk_tokens = 2048,
-                                       uint32_t tail_tokens = 8);
 
 // Scores one chunk in one layer. attention_scores.q: the repeat rows; .k: the rows of the sinks (`sinks` of
 // them), then those of the chunk; .own_k: the repeat rows' keys. out [H][chunk rows].

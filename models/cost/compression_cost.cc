@@ -32,7 +32,6 @@ double pairs(const ChunkShape& chunk) {
 CompressionCost::CompressionCost(const LlmSpec& llm, const DeviceSpec& device, const CompressionWork& work,
                                  std::unique_ptr<CostModel> model)
     : CostOnTop(std::move(model)), work_(work), layers_(llm.layers), kv_heads_(work.kv_heads) {
-  KVT_CHECK(work.after_layers || (work.probe_tokens == 0 && work.repeat_pass_tokens == 0));
   constexpr double per_ns = 1e-9;
   bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
   move_bytes_per_ns_ = bytes_per_ns_ * kMoveFraction;
@@ -61,29 +60,6 @@ StepPart CompressionCost::layer_part(const char* name, PartKind kind, bool after
           Evidence::kRoofline};
 }
 
-// Whole passes, one after the other; their evidence is the model's.
-void CompressionCost::add_probes(const StepShape& shape, Parts* out) {
-  std::array<Ticks, kEvidenceKinds> ticks{};
-  const auto pass = [&](uint32_t rows, uint32_t context, uint32_t passes) {
-    if (rows == 0 || passes == 0) return;
-    const ChunkShape chunk{rows, context};
-    StepShape probe;
-    probe.chunks = {&chunk, 1};
-    probe.tokens = probe.tokens_padded = rows;
-    const StepCost cost = below().step(probe);
-    for (size_t i = 0; i < ticks.size(); ++i) ticks[i] += cost.by_evidence[i] * passes;
-  };
-  for (const CompressionShape& one : shape.compressions) {
-    pass(work_.probe_tokens, one.held, 1);
-    if (work_.repeat_pass_tokens == 0) continue;
-    pass(work_.repeat_pass_tokens + work_.repeat_extra, one.held, one.ranked / work_.repeat_pass_tokens);
-    const uint32_t rest = one.ranked % work_.repeat_pass_tokens;
-    pass(rest > 0 ? rest + work_.repeat_extra : 0, one.held, 1);
-  }
-  for (size_t i = 0; i < ticks.size(); ++i)
-    out->add({"probe_pass", PartKind::kProbe, PartPlace::kAfter, 1, ticks[i], static_cast<Evidence>(i)});
-}
-
 void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
   uint32_t rows = work_.captures_decodes ? shape.decodes : 0;
   for (const ChunkShape& chunk : shape.chunks) rows += chunk.tokens;
@@ -101,7 +77,6 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
     out->add(layer_part("copy_tails", PartKind::kMove, false, ns));
   }
   if (shape.compressions.empty()) return;
-  add_probes(shape, out);
   KernelWork score;
   double ranked = 0, moved = 0;
   uint32_t score_turns = 0;

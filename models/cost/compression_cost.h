@@ -1,14 +1,12 @@
 // CompressionCost prices what a scorer adds to steps: what it captures while tokens are computed, and for
-// each compression its probe tokens, scores, selection, moved KV entries and page tables. Another CostModel
-// prices the model's own work and the computation of probe tokens.
+// each compression its scores, selection, moved KV entries and page tables. Another CostModel prices the
+// model's own work, and passes of probe tokens (pass_cost.h).
 //
 // Prices are of one GPU, per layer unless stated. All are rooflines: max(bytes / rate, products / rate,
 // vector arithmetic / rate) + a fixed time per kernel, as in retrieval_cost.h. One kernel serves all requests
 // of a step.
 //
 // * capture: storing queries, gates on hidden states, H2O's second read of every key, RaaS' time stamps.
-// * probe: Judge Q's tokens, KVzip's repetition (docs/design/methods/judge-q.md#inference,
-//   docs/design/methods/uniform.md#kvzip): whole passes after the prompt, without logits.
 // * score: CompressionWork::score per ranked KV entry (docs/design/methods/uniform.md). Sums of softmaxes are
 //   taken from attention, which computes them.
 // * select: radix selection in four passes over fp32 scores, and one that writes indices.
@@ -58,11 +56,6 @@ struct CompressionWork {
   KernelWork per_pair;            // per (token, KV entry that it sees) pair
   KernelWork per_kv_entry;        // per KV entry that a decode reads
 
-  uint32_t probe_tokens = 0;  // after the prompt
-  // KVzip: the ranked tokens are repeated in parts of this many; 0: not at all.
-  uint32_t repeat_pass_tokens = 0;
-  uint32_t repeat_extra = 0;  // tokens before each part
-
   uint32_t score_kernels = 0;  // 0: positions decide
   KernelWork score;            // per ranked KV entry
   uint32_t score_turns = 1;    // most turns of the session that are scored, one after the other
@@ -84,7 +77,7 @@ struct CompressionWork {
 
 class CompressionCost final : public CostOnTop {
  public:
-  // REQUIRES: check_llm(llm) holds; `model` is not null; probe tokens imply after_layers.
+  // REQUIRES: check_llm(llm) holds; `model` is not null.
   CompressionCost(const LlmSpec& llm, const DeviceSpec& device, const CompressionWork& work,
                   std::unique_ptr<CostModel> model);
 
@@ -96,14 +89,13 @@ class CompressionCost final : public CostOnTop {
 
  private:
   struct Parts {
-    std::array<StepPart, 6 + kEvidenceKinds> part{};
+    std::array<StepPart, 6> part{};
     size_t count = 0;
     void add(const StepPart& one) {
       if (one.each > 0) part[count++] = one;
     }
   };
   void add_parts(const StepShape& shape, Parts* out);
-  void add_probes(const StepShape& shape, Parts* out);
   StepPart layer_part(const char* name, PartKind kind, bool after, double ns) const;
   double kernel_ns(const KernelWork& work, uint32_t kernels) const;
   double retained(const CompressionShape& one) const;

@@ -29,6 +29,13 @@ struct ChunkShape {
   bool listed = false;
 };
 
+// A pass of probe tokens, after the step's other tokens (ProbePass in engine/base/commands.h).
+struct PassShape {
+  uint32_t tokens = 0;
+  uint32_t context = 0;  // KV entries that they read, of a mean head
+  bool last = false;     // its request is compressed behind it
+};
+
 // The compression of one request at the end of a step (Compression in engine/base/commands.h). KV entries are
 // those of a mean head.
 struct CompressionShape {
@@ -67,9 +74,10 @@ struct StepShape {
   // Pages of one head group that are copied first: tails of prefix checkpoints.
   uint64_t copied_pages = 0;
   std::span<const ChunkShape> chunks;
-  uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
-  uint32_t tokens_padded = 0;                        // tokens that dense kernels run on
-  uint32_t logits_rows = 0;                          // tokens that sample
+  uint32_t tokens = 0;                  // computed: decodes + sum of chunk tokens; 0: passes alone
+  uint32_t tokens_padded = 0;           // tokens that dense kernels run on
+  uint32_t logits_rows = 0;             // tokens that sample
+  std::span<const PassShape> passes{};  // after its layers, one after the other
   std::span<const CompressionShape> compressions{};  // after its attention
   // Of CostModel::load_window() before this step, the permille that was spent on prompts (recent_load.h).
   uint32_t chunk_load = kSustainedLoad;

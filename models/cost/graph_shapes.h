@@ -40,7 +40,7 @@ class GraphShapes {
   explicit GraphShapes(uint32_t kept) : retained_(kept) {}
 
   static Key key(const StepShape& shape) {
-    if (!shape.chunks.empty() || !shape.compressions.empty()) return {};
+    if (!shape.chunks.empty() || !shape.passes.empty() || !shape.compressions.empty()) return {};
     return {shape.tokens_padded, shape.decodes,          shape.logits_rows,
             shape.choosing,      shape.pages_filled > 0, shape.listed_decodes > 0};
   }

@@ -19,13 +19,18 @@ class RecentLoad {
  public:
   // Steps of fewer tokens leave arithmetic units idle and power to spare.
   static constexpr uint32_t kHeavyTokens = 256;
+  static bool is_heavy(const StepShape& shape) {
+    const auto heavy = [](const PassShape& pass) { return pass.tokens >= kHeavyTokens; };
+    return (shape.tokens >= kHeavyTokens && !shape.chunks.empty()) ||
+           std::any_of(shape.passes.begin(), shape.passes.end(), heavy);
+  }
 
   // `window` 0: nothing is remembered, and fraction() is kSustainedLoad.
   explicit RecentLoad(Ticks window) : window_(window) {}
 
   // A step of this shape ran from `begin` to `end`. REQUIRES: in order of time.
   void add(const StepShape& shape, Ticks begin, Ticks end) {
-    if (window_ <= 0 || end <= begin || shape.tokens < kHeavyTokens || shape.chunks.empty()) return;
+    if (window_ <= 0 || end <= begin || !is_heavy(shape)) return;
     spans_.push_back({begin, end});
     while (spans_.front().end <= end - window_) spans_.pop_front();
   }
@@ -61,8 +66,7 @@ class BusyPeriod {
 
   // As RecentLoad::add().
   void add(const StepShape& shape, Ticks begin, Ticks end) {
-    if (pause_ <= 0 || end <= begin || shape.tokens < RecentLoad::kHeavyTokens || shape.chunks.empty())
-      return;
+    if (pause_ <= 0 || end <= begin || !RecentLoad::is_heavy(shape)) return;
     if (!known_ || begin - end_ >= pause_) begin_ = begin;
     end_ = end, known_ = true;
   }

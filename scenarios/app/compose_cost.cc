@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/methods/probe_passes.h"
 #include "engine/methods/retention.h"
 #include "engine/methods/traits.h"
 #include "kernels/scoring/score.h"
 #include "models/catalog/catalog.h"
 #include "models/cost/all_reduce.h"
+#include "models/cost/pass_cost.h"
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
@@ -99,6 +101,11 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) || scorer == nullptr || !scorer->watches_decodes;
 }
 
+// Passes of probe tokens belong to the model's own work.
+void add_passes(PricedPasses priced, const PolicySet& set, std::unique_ptr<CostModel>* model) {
+  if (probe_passes(set).any()) *model = std::make_unique<PassCost>(priced, std::move(*model));
+}
+
 // Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
 // reports it.
 std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
@@ -124,6 +131,7 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
   }
   if (!used) return nullptr;
   out->method = *used;
+  add_passes(PricedPasses::kAllButLast, set, model);
   return std::make_unique<MethodCost>(*used, out->llm.layers, method_facts(config, out->llm),
                                       !retrieval_traits(set.retrieval).reads_everything(), std::move(*model));
 }
@@ -251,6 +259,7 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
   if (spec->measured != nullptr && (adds_to_steps(config) || !spec->precision.empty())) {
     if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
   }
+  add_passes(work ? PricedPasses::kAll : PricedPasses::kNone, config.policies, &*made);
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }

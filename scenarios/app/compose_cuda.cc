@@ -15,6 +15,7 @@
 #include "engine/cuda/cuda_engine.h"
 #include "engine/cuda/packed/packed.h"
 #include "engine/cuda/retrieval/retrieved.h"
+#include "engine/methods/probe_passes.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/traits.h"
 #include "scenarios/app/sampled_engine.h"
@@ -168,7 +169,8 @@ Result<void> CudaEngineBackend::make(const Scenario& scenario, const Composed& c
     own.page_tokens = config.page_tokens;
     own.pages_gpu = config.pages_gpu;
     own.pages_host = config.pages_host;
-    own.rows_max = std::max(config.step_tokens_max, cuda::probe_tokens_max(config, scorer));
+    // A pass of probe tokens may have more than step_tokens_max.
+    own.rows_max = std::max(config.step_tokens_max, probe_passes(config.policies).tokens_max());
     own.row_sizes = config.capture_sizes;
     own.samples_max = std::min(config.requests_max, config.step_tokens_max);
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;

@@ -74,11 +74,10 @@ class Filler {
         if (scorer.captures_any(kernels::capture::kOutputWeights)) project();
         return compare_keys(scorer.work.key_products);
       case ScoreSource::kProbes:
-        ask(rows_, 2);
-        work_.probe_tokens = rows_;
-        return;
+        return ask(rows_, 2);
       case ScoreSource::kRepeats:
-        return repeat();
+        // The tokens of each pass attend to the part of the context that they repeat.
+        return ask(probe_passes(set_).tokens_max(), 2);
       case ScoreSource::kSums:
         return accumulate();
       case ScoreSource::kPromptSums:
@@ -118,12 +117,6 @@ class Filler {
     work_.score.bytes += work_.kv_entry_bytes / 2;
     work_.score.product_flop += 2 * query_heads_ * dim_ * hidden_;
     work_.score.vector_flop += 2 * query_heads_ * hidden_;
-  }
-  void repeat() {
-    const ScorerSpec& spec = set_.scorer_spec;
-    work_.repeat_pass_tokens = spec.repeat_tokens;
-    work_.repeat_extra = spec.repeat_instruction + std::min(spec.repeat_tail, spec.repeat_tokens);
-    ask(work_.repeat_pass_tokens + work_.repeat_extra, 2);  // the tokens of each chunk attend to that chunk
   }
   // Every new query token reads every key once more, and adds to one sum per KV entry and head.
   void accumulate() {
@@ -185,7 +178,7 @@ std::optional<CompressionWork> compression_work(const Scenario& scenario, const 
   const BudgetTraits budget = budget_traits(set.budget);
   work.moves = retention.slot_retention() == SlotRetention::kMove;
   work.moves_all = budget.counted_by == CountedBy::kChunkRule;
-  work.after_layers = axes.scorer->needs_all_layers() || axes.scorer->probe_tokens() > 0 ||
+  work.after_layers = axes.scorer->needs_all_layers() || retention.passes().any() ||
                       (!retention.known() && (budget.counted_by == CountedBy::kAllLayers ||
                                               set.layout_spec.clustering == Clustering::kAcrossLayers));
   work.retained_fraction = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);

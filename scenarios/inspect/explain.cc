@@ -73,13 +73,15 @@ std::string contexts(uint32_t least, uint32_t most) {
 }
 
 std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t compressions) {
-  uint32_t decodes = 0, least = UINT32_MAX, most = 0, chunks = 0, tokens = 0;
+  uint32_t decodes = 0, least = UINT32_MAX, most = 0, chunks = 0, tokens = 0, passes = 0, probe_tokens = 0;
   for (const PlanEntry& entry : entries) {
     if (entry.kind == EntryKind::kDecode) {
       ++decodes;
       least = std::min(least, entry.context + offset), most = std::max(most, entry.context + offset);
-    } else {
+    } else if (entry.kind == EntryKind::kChunk) {
       ++chunks, tokens += entry.tokens;
+    } else {
+      ++passes, probe_tokens += entry.tokens;
     }
   }
   std::string out;
@@ -87,6 +89,10 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t
   if (chunks > 0) {
     out += fmt::format("{}{} {}, {} {}", out.empty() ? "" : "; ", chunks, plural(chunks, "chunk"),
                        grouped(tokens), plural(tokens, "token"));
+  }
+  if (passes > 0) {
+    out += fmt::format("{}{} {} of {} probe {}", out.empty() ? "" : "; ", passes,
+                       passes == 1 ? "pass" : "passes", grouped(probe_tokens), plural(probe_tokens, "token"));
   }
   if (compressions > 0) out += fmt::format("; {} compressed", compressions);
   return out;
@@ -191,19 +197,31 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
       entries.push_back(entry);
     }
   };
+  const CoreConfig& config = composed->options.engines.front();
+  const ProbePasses passes = probe_passes(config.policies);
+  const uint32_t end = shape.chunk_context + shape.chunk_tokens;
   add(EntryKind::kDecode, shape.decodes, 1, shape.context);
   add(EntryKind::kChunk, shape.chunks, shape.chunk_tokens, shape.chunk_context);
-  const CoreConfig& config = composed->options.engines.front();
   const uint32_t tokens = shape.decodes + shape.chunks * shape.chunk_tokens;
   const auto captured = std::lower_bound(config.capture_sizes.begin(), config.capture_sizes.end(), tokens);
   LaunchStep launch;
-  launch.tokens = tokens;
   launch.tokens_padded = captured == config.capture_sizes.end() ? tokens : *captured;
+  std::vector<ProbePass> last_passes;
+  auto compressed = static_cast<uint32_t>(entries.size()) - shape.chunks;
+  if (shape.compress > 0 && passes.count(end) > 0) {  // other requests, whose last pass is in the step
+    const ProbePass last = passes.at(end, passes.count(end) - 1);
+    compressed = static_cast<uint32_t>(entries.size());
+    add(EntryKind::kProbe, shape.chunks, passes.tokens(last), end);
+    last_passes.assign(shape.chunks, last);
+    for (uint32_t i = 0; i < shape.chunks; ++i) last_passes[i].entry = compressed + i;
+  }
+  for (const PlanEntry& entry : entries) launch.tokens += entry.tokens;
   launch.entries = entries;
+  launch.passes = last_passes;
   std::vector<Compression> compressions;
-  for (uint32_t entry = shape.decodes; entry < entries.size() && shape.compress > 0; ++entry) {
+  for (uint32_t entry = compressed; entry < entries.size() && shape.compress > 0; ++entry) {
     Compression one;
-    one.entry = entry, one.end = shape.chunk_context + shape.chunk_tokens;
+    one.entry = entry, one.end = end;
     compressions.push_back(one);
   }
   launch.compressions = compressions;

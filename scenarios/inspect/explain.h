@@ -38,7 +38,9 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
 struct AskedShape {
   uint32_t decodes = 0, context = 0;  // context tokens of each decode before the step
   uint32_t chunks = 0, chunk_tokens = 0, chunk_context = 0;
-  uint32_t compress = 0;  // 1: each chunk ends with a compression of its request
+  // 1: each chunk ends with a compression of its request. Where passes of probe tokens precede compressions:
+  // as many requests are compressed after their last pass.
+  uint32_t compress = 0;
 };
 // Parses "decodes=4,context=32768" or "chunks=1,chunk_tokens=2048,chunk_context=0,compress=1", or both.
 Result<AskedShape> parse_shape(const std::string& text);

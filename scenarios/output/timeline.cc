@@ -110,13 +110,14 @@ void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
       marks_.push_back({.kind = Kind::kSpan,
                         .row = TimelineRow::kSteps,
                         .engine = raw(engine),
-                        .name = launch.chunks > 0 ? "prefill" : "decode",
+                        .name = launch.chunks + launch.passes > 0 ? "prefill" : "decode",
                         .from = std::max(launch.at, here.last_end),
                         .to = end,
                         .numbers = {{{"step", step},
                                      {"decodes", launch.decodes},
                                      {"chunks", launch.chunks},
-                                     {"tokens", launch.tokens}}}});
+                                     {"tokens", launch.tokens},
+                                     {launch.passes > 0 ? "passes" : "", launch.passes}}}});
     }
     here.last_end = end;
   }
@@ -130,8 +131,11 @@ void Timeline::saw_command(Instant now, const Command& command) {
     if (!here.launches.empty())
       here.launches.back().end = std::min(here.launches.back().end, raw(step->step));
     Launch launch{raw(step->step), raw(step->step) + step->repeat, now, 0, 0, step->tokens};
-    for (const PlanEntry& entry : step->entries)
-      ++(entry.kind == EntryKind::kDecode ? launch.decodes : launch.chunks);
+    for (const PlanEntry& entry : step->entries) {
+      launch.decodes += entry.kind == EntryKind::kDecode ? 1 : 0;
+      launch.chunks += entry.kind == EntryKind::kChunk ? 1 : 0;
+      launch.passes += entry.kind == EntryKind::kProbe ? 1 : 0;
+    }
     here.launches.push_back(launch);
   }
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
@@ -154,7 +158,7 @@ void Timeline::saw_command(Instant now, const Command& command) {
 void Timeline::saw_state(Instant now, EngineId engine, const Core& core) {
   if (!inside(now, now)) return;
   const CoreGauges gauges = core.gauges();
-  const auto counts = [&](const char* name, std::array<TimelineMark::Number, 4> numbers) {
+  const auto counts = [&](const char* name, const std::array<TimelineMark::Number, 5>& numbers) {
     marks_.push_back(
         {.kind = Kind::kCounts, .engine = raw(engine), .name = name, .from = now, .numbers = numbers});
   };

@@ -55,7 +55,7 @@ struct TimelineMark {
   const char* name = "";
   Instant from{}, to{};
   RequestId request{};
-  std::array<Number, 4> numbers{};  // up to the first without a name
+  std::array<Number, 5> numbers{};  // up to the first without a name
   const char* result = nullptr;     // of a transfer
 };
 
@@ -78,7 +78,7 @@ class Timeline : public Observer {
   struct Launch {
     uint64_t step = 0, end = 0;
     Instant at{};
-    uint32_t decodes = 0, chunks = 0, tokens = 0;
+    uint32_t decodes = 0, chunks = 0, tokens = 0, passes = 0;
   };
   struct Transfer {
     TransferId id{};

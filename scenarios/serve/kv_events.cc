@@ -207,7 +207,7 @@ void KvEvents::launched(const LaunchStep& launch, KvEventBatch* batch) {
   for (const PlanEntry& entry : launch.entries) {
     store(&engine, entry.request, entry.context, batch);
     Request& request = engine.requests[raw(entry.request)];
-    request.computed = std::max(request.computed, entry.context + entry.tokens * launch.repeat);
+    request.computed = std::max(request.computed, entry.context + entry.stored() * launch.repeat);
   }
 }
 

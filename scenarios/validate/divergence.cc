@@ -62,12 +62,12 @@ uint64_t first_difference(const std::vector<Launch>& a, const std::vector<Launch
 }
 
 std::string batch_text(const Launch& launch, uint64_t step) {
-  uint32_t decodes = 0, chunks = 0, tokens = 0;
+  uint32_t counts[3] = {}, tokens = 0;  // entries by kind
   std::string requests;
   for (size_t i = 0; i < launch.entries.size(); ++i) {
     const PlanEntry entry = at_offset(launch.entries[i], step - launch.step);
     const bool decode = entry.kind == EntryKind::kDecode;
-    (decode ? decodes : chunks) += 1;
+    ++counts[static_cast<size_t>(entry.kind)];
     tokens += entry.tokens;
     if (i < kListed)
       requests += fmt::format(
@@ -76,8 +76,11 @@ std::string batch_text(const Launch& launch, uint64_t step) {
   }
   if (launch.entries.size() > kListed)
     requests += fmt::format(", and {} more", launch.entries.size() - kListed);
-  return fmt::format("{} decodes, {} chunks, {} tokens, {} compressions (requests {})", decodes, chunks,
-                     tokens, launch.compressions, requests);
+  const uint32_t passes = counts[static_cast<size_t>(EntryKind::kProbe)];
+  return fmt::format(
+      "{} decodes, {} chunks, {}{} tokens, {} compressions (requests {})",
+      counts[static_cast<size_t>(EntryKind::kDecode)], counts[static_cast<size_t>(EntryKind::kChunk)],
+      passes > 0 ? fmt::format("{} passes, ", passes) : "", tokens, launch.compressions, requests);
 }
 
 std::string side_text(const std::string& name, const std::vector<Launch>& all, uint64_t step) {

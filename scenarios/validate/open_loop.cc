@@ -27,7 +27,7 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
 // A launch may be cut short; the next one then repeats the numbers of the steps that did not run.
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
-  StepShape shape = sim::shape_of(launch, pricing_.lists_entries, &chunks_);
+  StepShape shape = sim::shape_of(launch, pricing_.lists_entries, &chunks_, &passes_);
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
@@ -38,7 +38,7 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   for (uint32_t i = 0; i < launch.repeat; ++i) {
     const uint64_t step = raw(launch.step) + i;
     if (step >= ends.size()) return;
-    launched_[raw(launch.engine)][step] = {now, shape, chunks_, compressions, entries, i};
+    launched_[raw(launch.engine)][step] = {now, shape, chunks_, passes_, compressions, entries, i};
     shape.decode_context_sum += growing;
     shape.decode_context_max += growing > 0 ? 1 : 0;
   }
@@ -77,7 +77,7 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
 PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,
                             Memory* memory) const {
   StepShape& shape = launched.shape;
-  shape.chunks = launched.chunks, shape.compressions = launched.compressions;
+  shape.chunks = launched.chunks, shape.passes = launched.passes, shape.compressions = launched.compressions;
   const Ticks begin = begun.ns * kTicksPerNs;
   const GraphShapes::Key graph_key =
       pricing_.pricers.empty()
@@ -106,7 +106,7 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   out.dense = us_of(cost.device);
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
   out.low = us_of(range.low + concurrent), out.high = us_of(range.high + concurrent);
-  out.chunks = !shape.chunks.empty();
+  out.chunks = !shape.chunks.empty() || !shape.passes.empty();
   out.graph = shape.graph, out.behind_many = shape.behind_many, out.calm_ms = shape.calm_ms;
   out.step = step, out.longest = shape.decode_context_max, out.samples = shape.logits_rows,
   out.padded = std::max(shape.tokens, shape.tokens_padded);

@@ -30,7 +30,7 @@ namespace kvtwin {
 struct PricedStep {
   double measured = 0, predicted = 0;
   double low = 0, high = 0;  // interval in which the model expects the time
-  bool chunks = false;       // the step computes prompt tokens
+  bool chunks = false;       // the step computes prompt tokens, or passes of probe tokens
   uint64_t step = 0;
   uint32_t padded = 0, samples = 0;
   uint32_t longest = 0;                     // longest context among its decodes
@@ -88,6 +88,7 @@ class OpenLoop final : public Observer {
     Instant at{};
     StepShape shape;  // without its lists, which are:
     std::vector<ChunkShape> chunks;
+    std::vector<PassShape> passes;
     std::vector<CompressionShape> compressions;
     std::shared_ptr<const std::vector<PlanEntry>>
         entries;  // of the launch, which began `offset` steps earlier
@@ -118,6 +119,7 @@ class OpenLoop final : public Observer {
   const StepPricing pricing_;
   const CopyPrice copy_price_;
   std::vector<ChunkShape> chunks_;
+  std::vector<PassShape> passes_;
   std::vector<std::map<uint64_t, Launched>> launched_;  // by engine and step: the last launch
   std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
   std::vector<Copied> copies_;

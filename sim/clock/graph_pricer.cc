@@ -36,6 +36,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   least_ = reads_.launched() ? cost_->step(reads_).least : 0;
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
   outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
+  outcomes_[step_.passing()] = shape.passes.empty() ? 0 : 1;
   if (spec_.graph.kind == RetrievalKind::kReadsAll) return;
   set_retrieval_costs();
   set_outcomes(recalls);
@@ -49,7 +50,7 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
   size_t cut = 0;
   for (const PlanEntry& entry : entries) {
     const bool decode = entry.kind == EntryKind::kDecode;
-    uint32_t before = entry.context + offset, after = before + entry.tokens;
+    uint32_t before = entry.context + offset, after = before + entry.stored();
     if (spec_.drops && decode) {
       before = entry.live() + offset;
       after = before + 1;
@@ -59,8 +60,8 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
       if (cut < shape.compressions.size() && shape.compressions[cut].tokens == after) {
         const CompressionShape& one = shape.compressions[cut++];
         after = one.retained + one.held - one.ranked;
-      } else if (!entry.samples) {
-        continue;  // its prompt continues
+      } else if (!entry.samples || entry.passes_left > 0) {
+        continue;  // its prompt continues, or is compressed later
       }
     }
     filled += after / page - before / page;

@@ -18,7 +18,8 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       compressions_(step.compressions.begin(), step.compressions.end()),
       formats_(step.formats.begin(), step.formats.end()),
       ageings_(step.requantisations.begin(), step.requantisations.end()),
-      prefix_checkpoints_(step.prefix_checkpoints.begin(), step.prefix_checkpoints.end()) {
+      prefix_checkpoints_(step.prefix_checkpoints.begin(), step.prefix_checkpoints.end()),
+      passes_(step.passes.begin(), step.passes.end()) {
   // Copy everything first and set spans afterwards: a vector that grows moves its buffer.
   for (const PrefixHit& prefix_hit : step.prefix_hits) {
     append(&reused_, prefix_hit.pages);
@@ -54,6 +55,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
   step_.formats = formats_;
   step_.requantisations = ageings_;
   step_.prefix_checkpoints = prefix_checkpoints_;
+  step_.passes = passes_;
 }
 
 }  // namespace kvtwin::sim

@@ -32,6 +32,7 @@ class OwnedLaunch {
   std::vector<Requantisation> ageings_;
   std::vector<uint32_t> reused_counts_;
   std::vector<PrefixCheckpoint> prefix_checkpoints_;
+  std::vector<ProbePass> passes_;
 };
 
 }  // namespace kvtwin::sim

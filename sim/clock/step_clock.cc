@@ -52,8 +52,7 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
         launch.decodes.push_back({entry.context, entry.live(), entry.grows});
     }
   }
-  launch.shape = shape_of(command, lists_entries_, &launch.chunks);
-  launch.shape.chunks = launch.chunks;
+  launch.shape = shape_of(command, lists_entries_, &launch.chunks, &launch.passes);
   for (const Compression& one : command.compressions)
     launch.compressions.push_back(shape_of(one, command.entries));
   launch.shape.compressions = launch.compressions;
@@ -157,7 +156,7 @@ bool StepClock::price_next() {
       priced_.back().entries_read += launch->shape.decode_context_sum;
       priced_.back().entries_waited += shape.decode_context_sum;
     }
-    add_compression(cost.compression, took, !launch->chunks.empty());
+    add_compression(cost.compression, took, *launch);
     ++launch->priced;
   }
   launch->shape.copied_pages = 0;  // the first single step copies them
@@ -262,7 +261,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
   remember(launch->shape, step.start, priced_.back().end);
-  add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), !launch->chunks.empty());
+  add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), *launch);
   ++launch->priced;
 }
 
@@ -282,14 +281,14 @@ void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
 }
 
 // For the step that was just added.
-void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, bool prompts) {
+void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, const Launch& launch) {
   Priced& step = priced_.back();
   Ticks sum = 0;
   for (size_t i = 0; i < ticks.size(); ++i) {
     step.compression[i] += ticks[i];
     sum += ticks[i];
   }
-  if (!prompts) return;
+  if (launch.chunks.empty() && launch.passes.empty()) return;
   step.prompts += took;
   step.prompts_compression += sum;
 }

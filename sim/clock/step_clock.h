@@ -152,8 +152,9 @@ class StepClock {
     uint32_t answered = 0;
     Ticks submitted = 0;
     bool one_by_one = false;  // after an interruption
-    StepShape shape;          // of the next step to be priced; its chunks are `chunks`
+    StepShape shape;          // of the next step to be priced; its lists are
     std::vector<ChunkShape> chunks;
+    std::vector<PassShape> passes;
     std::vector<CompressionShape> compressions;
     OwnedLaunch command;       // if the clock is lazy
     uint32_t growing = 0;      // entries that read one more KV entry in each coalesced step
@@ -201,7 +202,7 @@ class StepClock {
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
-  void add_compression(const CompressionTicks& ticks, Ticks took, bool prompts);
+  void add_compression(const CompressionTicks& ticks, Ticks took, const Launch& launch);
   StepShape slowed(Launch* launch);
   void price_graph(Launch* launch, Ticks start, Ticks host);
   void complete(Ticks took, Ticks exposed);

@@ -7,7 +7,7 @@ namespace kvtwin::sim {
 CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries) {
   const PlanEntry& entry = entries[compression.entry];
   CompressionShape shape;
-  const uint32_t computed = compression.before ? 0 : entry.tokens;
+  const uint32_t computed = compression.before ? 0 : entry.stored();
   shape.tokens = entry.context + computed;
   shape.held = entry.live() + computed;
   shape.turn = entry.key.index + 1;
@@ -23,9 +23,12 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   return shape;
 }
 
-StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<ChunkShape>* chunks) {
+StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<ChunkShape>* chunks,
+                   std::vector<PassShape>* passes) {
   StepShape shape;
+  uint32_t pass_tokens = 0;
   chunks->clear();
+  passes->clear();
   for (const PlanEntry& entry : command.entries) {
     shape.logits_rows += entry.samples ? 1 : 0;
     switch (entry.kind) {
@@ -40,8 +43,11 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
         shape.unpacked_context_sum += entry.live();
         break;
       case EntryKind::kChunk:
-      case EntryKind::kProbe:  // computes like a chunk and stores nothing
         chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
+        break;
+      case EntryKind::kProbe:
+        passes->push_back({entry.tokens, entry.live(), entry.passes_left == 0});
+        pass_tokens += entry.tokens;
         break;
     }
   }
@@ -51,9 +57,10 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
     shape.copied_pages += prefix_hit.pages.size();
     for (const uint32_t shared : prefix_hit.shared) shape.copied_pages -= shared;
   }
-  shape.tokens = command.tokens;
+  shape.tokens = command.tokens - pass_tokens;
   shape.tokens_padded = command.tokens_padded;
   shape.chunks = *chunks;
+  shape.passes = *passes;
   return shape;
 }
 

@@ -141,7 +141,7 @@ class BenchScorer final : public Scorer {
   explicit BenchScorer(CompressionTrigger compression_trigger) : compression_trigger_(compression_trigger) {}
   CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return Causality::kPrefixClosed; }
-  uint32_t probe_tokens() const override { return 0; }
+  ProbePasses passes(uint32_t) const override { return {}; }
   bool needs_all_layers() const override { return false; }
 
  private:

@@ -31,7 +31,8 @@ std::string text_of(const LaunchStep& c) {
   std::string text = fmt::format("launch s{}", raw(c.step) + 1);
   if (c.repeat > 1) text += fmt::format("..s{}", raw(c.step) + c.repeat);
   for (const PlanEntry& entry : c.entries) {
-    text += fmt::format(" r{}:{}", raw(entry.request), entry.tokens);
+    text += fmt::format(" r{}:{}{}", raw(entry.request), entry.tokens,
+                        entry.kind == EntryKind::kProbe ? "p" : "");
     if (entry.first && entry.context > 0) text += fmt::format("+{}", entry.context);
     if (!entry.query.empty()) text += fmt::format("?{}-{}", entry.query.begin, entry.query.end);
   }
@@ -42,7 +43,9 @@ std::string text_of(const LaunchStep& c) {
     for (const Compression::Forced& forced : cut.forced)
       text += fmt::format("!{}-{}", forced.begin, forced.end);
   }
-  if (c.tokens_padded != c.tokens) text += fmt::format(" pad={}", c.tokens_padded);
+  uint32_t stored = 0;
+  for (const PlanEntry& entry : c.entries) stored += entry.stored();
+  if (c.tokens_padded != stored) text += fmt::format(" pad={}", c.tokens_padded);
   return text;
 }
 std::string text_of(const StartTransfer& c) {

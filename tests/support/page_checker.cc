@@ -121,7 +121,7 @@ void PageChecker::wrote(const PlanEntry& entry, bool staged) {
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     Table& table = of_request[g];
     const bool is_ring = shape_.rings > 0 && shape_.ring[g];
-    for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
+    for (uint32_t position = entry.context; position < entry.context + entry.stored(); ++position) {
       if (is_ring && table.positions.size() == ring) {
         table.positions[position % ring] = position;  // the backend chooses which entry to overwrite
         write(&table, position % ring, entry.request, position);
@@ -150,7 +150,7 @@ void PageChecker::reads(const PlanEntry& entry, bool staged) const {
       KVT_CHECK(page->second[slot % shape_.page_tokens] == tokens_->token(entry.request, position));
     }
   }
-  KVT_CHECK(slot_retention_ != SlotRetention::kAll || kv_entries == entry.context + entry.tokens);
+  KVT_CHECK(slot_retention_ != SlotRetention::kAll || kv_entries == entry.context + entry.stored());
 }
 
 void PageChecker::choose(RequestId request, uint32_t end, uint32_t group, uint32_t count,
@@ -165,7 +165,7 @@ void PageChecker::choose(RequestId request, uint32_t end, uint32_t group, uint32
 RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compression& c) {
   RetainedEntries out;
   out.request = entry.request;
-  KVT_CHECK(c.end == entry.context + (c.before ? 0 : entry.tokens));
+  KVT_CHECK(c.end == entry.context + (c.before ? 0 : entry.stored()));
   KVT_CHECK(c.keep.empty() || c.keep.size() == shape_.groups);
   const auto forced = [&](uint32_t position) {
     return std::any_of(c.forced.begin(), c.forced.end(),

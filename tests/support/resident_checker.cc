@@ -14,9 +14,10 @@ void ResidentChecker::settle() {
     for (const Use& use : last_.uses) {
       if (use.request == entry.request) pages.push_back(use.page);
     }
-    if (!entry.samples || in_resident_[entry.request]) continue;
+    const bool ends_prompt = entry.samples || entry.kind == EntryKind::kProbe;
+    if (!ends_prompt || entry.passes_left > 0 || in_resident_[entry.request]) continue;
     in_resident_[entry.request] = true;
-    KVT_CHECK(pages.size() == div_ceil(entry.context + entry.tokens, config_.page_tokens));
+    KVT_CHECK(pages.size() == div_ceil(entry.context + entry.stored(), config_.page_tokens));
     const uint32_t span = div_ceil(last_.left[i], config_.page_tokens);
     pages.resize(gpu_pages_held(config_.policies.retrieval_spec, config_.page_tokens, span));
   }
@@ -26,7 +27,7 @@ void ResidentChecker::launched(const LaunchStep& step) {
   settle();
   Launch launch;
   launch.entries.assign(step.entries.begin(), step.entries.end());
-  for (const PlanEntry& entry : step.entries) launch.left.push_back(entry.live() + entry.tokens);
+  for (const PlanEntry& entry : step.entries) launch.left.push_back(entry.live() + entry.stored());
   for (const Compression& compression : step.compressions) {
     uint32_t& left = launch.left[compression.entry];
     left = compression.keep.front();

@@ -19,6 +19,25 @@ int64_t below(uint64_t bits, int64_t limit) {
   return static_cast<int64_t>(bits % static_cast<uint64_t>(limit + 1));
 }
 
+// Every token counts against the step's budget. Only a pass that no step has room for may exceed it, alone.
+void check_tokens(const CoreConfig& config, const LaunchStep& command) {
+  uint32_t tokens = 0, stored = 0;
+  size_t passes = 0;
+  for (size_t i = 0; i < command.entries.size(); ++i) {
+    const PlanEntry& entry = command.entries[i];
+    KVT_CHECK(entry.tokens > 0);
+    KVT_CHECK(command.repeat == 1 || entry.kind == EntryKind::kDecode);
+    tokens += entry.tokens, stored += entry.stored();
+    if (entry.kind != EntryKind::kProbe) continue;
+    KVT_CHECK(passes < command.passes.size() && command.passes[passes++].entry == i);
+    KVT_CHECK(!entry.first && !entry.samples);
+  }
+  KVT_CHECK(passes == command.passes.size());
+  KVT_CHECK(tokens == command.tokens);
+  KVT_CHECK(tokens <= config.step_tokens_max || (stored == 0 && command.entries.size() == 1));
+  KVT_CHECK(command.tokens_padded >= stored);
+}
+
 }  // namespace
 
 // Steps [first, first + ends.size()); the first `answered` of them have been answered.
@@ -123,15 +142,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
   KVT_CHECK(!command.entries.empty());
   KVT_CHECK(command.entries.size() <= engine.config.requests_max);
   KVT_CHECK(engine.launches.size() < engine.config.steps_in_flight_max);
-  uint32_t tokens = 0;
-  for (const PlanEntry& entry : command.entries) {
-    KVT_CHECK(entry.tokens > 0);
-    KVT_CHECK(command.repeat == 1 || entry.kind == EntryKind::kDecode);
-    tokens += entry.tokens;
-  }
-  KVT_CHECK(tokens == command.tokens);
-  KVT_CHECK(tokens <= engine.config.step_tokens_max);
-  KVT_CHECK(command.tokens_padded >= tokens);
+  check_tokens(engine.config, command);
   Launch launch;
   launch.first = engine.launched;
   launch.entries.assign(command.entries.begin(), command.entries.end());

@@ -14,7 +14,7 @@
 //          expect S s=SECONDS [tool=T]. Any event: [after=SECONDS], later than it would happen otherwise.
 // Commands: launch sN rA:tokens ... | launch sN..sM ... (coalesced)   rA:8+32 reuses 32 tokens
 //             and cut rN:begin-end:keep,... for a compression (? where the backend determines the counts)
-//             and pad=T where dense kernels run on more tokens
+//             and pad=T where dense kernels run on more tokens; rA:5p is a pass of 5 probe tokens
 //             If queries are remembered: rA:tokens?B-E, their positions, and cut ...!B-E!B-E, what is forced
 //          preempt rN | finish rN:tokens | cancelled rN:tokens | emitted rN:tokens
 //          reject rN window|pool|empty needed>limit | recall tN pages | offload tN pages | forget S

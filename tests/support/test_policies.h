@@ -12,25 +12,27 @@ namespace kvtwin::testing {
 
 class TestScorer final : public Scorer {
  public:
-  TestScorer(CompressionTrigger compression_trigger, Causality causality)
-      : compression_trigger_(compression_trigger), causality_(causality) {}
+  TestScorer(CompressionTrigger compression_trigger, Causality causality, const ProbePasses& passes = {})
+      : compression_trigger_(compression_trigger), causality_(causality), passes_(passes) {}
   CompressionTrigger compression_trigger() const override { return compression_trigger_; }
   Causality causality() const override { return causality_; }
-  uint32_t probe_tokens() const override { return 0; }
+  ProbePasses passes(uint32_t) const override { return passes_; }
   bool needs_all_layers() const override { return false; }
 
  private:
   const CompressionTrigger compression_trigger_;
   const Causality causality_;
+  const ProbePasses passes_;
 };
 
-// config's policies with a scorer that runs at `compression_trigger`.
-inline PolicyAxes axes_with_scorer(const CoreConfig& config, CompressionTrigger compression_trigger) {
+// config's policies with a scorer that runs at `compression_trigger`, after `passes`.
+inline PolicyAxes axes_with_scorer(const CoreConfig& config, CompressionTrigger compression_trigger,
+                                   const ProbePasses& passes = {}) {
   PolicyAxes axes = make_axes(config.policies);
   const bool closed = compression_trigger == CompressionTrigger::kChunkEnd ||
                       compression_trigger == CompressionTrigger::kAtNoTime;
-  axes.scorer = std::make_unique<TestScorer>(compression_trigger,
-                                             closed ? Causality::kPrefixClosed : Causality::kSuffixDependent);
+  axes.scorer = std::make_unique<TestScorer>(
+      compression_trigger, closed ? Causality::kPrefixClosed : Causality::kSuffixDependent, passes);
   return axes;
 }
 

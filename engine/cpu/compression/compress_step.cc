@@ -125,7 +125,6 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, std::span<const 
 }
 
 void CompressedCache::compress(const Work& work, DataOutcomes* values) {
-  run_probes(work);
   std::vector<RankedHead> heads = rank_all(work);
   if (shape_.slot_retention == SlotRetention::kInPlace)
     return compress_in_place(work, &heads, &values->retained_live);

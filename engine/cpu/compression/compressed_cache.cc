@@ -50,15 +50,12 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
   std::unique_ptr<CompressedCache> out(new CompressedCache(config, memory, weights));
   const LlmSpec& llm = weights->llm();
   KVT_CHECK(!check_compressed(config.core, llm).has_value());
-  const uint32_t probes = out->probe_tokens();
+  const PolicySet& set = config.core.policies;
   out->weights_ = config.weights.has_value()
                       ? *config.weights
-                      : ScorerWeights::drawn(*config.score.scorer, llm, probes, config.seed);
-  uint32_t rows = std::max(config.core.step_tokens_max, probes);
-  if (config.score.scorer->source == kernels::ScoreSource::kRepeats) {
-    const ScorerSpec& spec = config.core.policies.scorer_spec;
-    rows = std::max(rows, spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction);
-  }
+                      : ScorerWeights::drawn(*config.score.scorer, llm,
+                                             captured_queries(set.scorer, set.scorer_spec), config.seed);
+  const uint32_t rows = std::max(config.core.step_tokens_max, probe_passes(set).tokens_max());
   Result<KvEntryStore> store =
       KvEntryStore::make(memory, llm, &out->shape_, rows, format_of(config.core.policies));
   if (!store) return tl::unexpected<Error>(store.error());
@@ -89,20 +86,20 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
   recalls_.assign(chooses_ ? llm_.layers : 0, {});
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
-    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
     Work& work = work_.emplace_back();
     work.request = &request_of(entry.request);
     work.rows = {.request = entry.request,
                  .row = rows_,
-                 .tokens = entry.tokens,
+                 .tokens = entry.stored(),
                  .context = entry.context,
                  .phase = work.request->kv_entries.next_phase(),
-                 .prompt = entry.kind == EntryKind::kChunk,
+                 .prompt = entry.kind != EntryKind::kDecode,
                  .samples = entry.samples,
                  .query = entry.query};
-    rows_ += entry.tokens;
+    rows_ += entry.stored();
   }
   KVT_CHECK(rows_ <= std::max(config_.core.step_tokens_max, 1u));
+  for (const ProbePass& pass : launch.passes) work_.at(pass.entry).pass = &pass;
   for (const Compression& compression : launch.compressions) {
     Work& work = work_.at(compression.entry);
     work.compression = &compression;
@@ -155,6 +152,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   values->retained.reserve(launch.compressions.size());
   for (const Work& work : work_) {
     if (intents_ != nullptr) remember(work);
+    if (work.pass != nullptr) run_pass(work);
     if (work.compression == nullptr) continue;
     if (work.compression->before) {
       values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());

@@ -90,6 +90,7 @@ class CompressedCache final : public KvCache {
   struct Work {
     StepRows rows;
     Request* request = nullptr;
+    const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
     bool own_exact = false;               // its rows read one another from staging, wherever they are stored
     std::vector<kernels::ReadRun> reads;  // kInPlace: reads of all heads
@@ -138,10 +139,8 @@ class CompressedCache final : public KvCache {
   std::vector<float> token_scores(std::span<const RankedHead> heads) const;
 
   // compress_probes.cc
-  void run_probes(const Work& work);
-  void ask_judges(const Work& work);
-  void repeat_context(const Work& work);
-  uint32_t probe_tokens() const;
+  void run_pass(const Work& work);
+  std::vector<float> probe_inputs(const Work& work) const;
   void remember(const Work& work);
 
   const CompressedConfig config_;

@@ -176,7 +176,7 @@ void KvEntryScorer::score_retained(Gathered* g, std::span<RankedHead> heads, uin
   }
 }
 
-void KvEntryScorer::score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk,
+void KvEntryScorer::score_repeated(uint32_t layer, const Probes& probes, const ProbePass& pass,
                                    uint32_t begin, const RequestTable& kv_entries, State* state) const {
   const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
@@ -186,7 +186,7 @@ void KvEntryScorer::score_repeated(uint32_t layer, const Probes& probes, const k
     std::vector<uint32_t> repeated;  // indices of the chunk's KV entries
     uint32_t sinks = 0;
     for (uint32_t kv_entry = 0; kv_entry < positions.size(); ++kv_entry) {
-      const bool in_chunk = positions[kv_entry] >= chunk.begin && positions[kv_entry] < chunk.end;
+      const bool in_chunk = positions[kv_entry] >= pass.begin && positions[kv_entry] < pass.end;
       if (positions[kv_entry] >= begin && !in_chunk) continue;
       places.push_back(kv_entries.place(store_->shape().groups.group_of(head), kv_entry));
       if (in_chunk) repeated.push_back(kv_entry);

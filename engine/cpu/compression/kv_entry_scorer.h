@@ -77,9 +77,9 @@ class KvEntryScorer {
   // besides the forced ones. `tokens`: computed so far.
   void score(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
              uint32_t expected, const State& state) const;
-  // KVzip: scores `chunk` by the attention of its repetition to the sinks, the chunk and the repetition's own
-  // rows. The context begins at `begin`.
-  void score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk, uint32_t begin,
+  // KVzip: scores the KV entries of the pass by the attention of their repetition to the sinks, to them and
+  // to the repetition's own rows. The context begins at `begin`.
+  void score_repeated(uint32_t layer, const Probes& probes, const ProbePass& pass, uint32_t begin,
                       const RequestTable& kv_entries, State* state) const;
 
  private:

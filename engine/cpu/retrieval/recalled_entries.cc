@@ -42,6 +42,7 @@ Result<std::unique_ptr<KvCache>> RecalledEntries::make(const CompressedConfig& c
 
 // Divides entries, allocations and compressions of the step between the two caches.
 void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
+  last_rows_.clear();
   endings_.clear();
   for (Part& part : parts_) part = {};
   std::vector<std::pair<uint32_t, uint32_t>> place;  // of each entry: its part, and its index in it
@@ -54,11 +55,12 @@ void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span
     place.emplace_back(of, static_cast<uint32_t>(part.entries.size()));
     part.launched.push_back(launch.entries[i]);
     part.entries.push_back(entry);
-    for (uint32_t t = 0; t < entry.tokens; ++t) part.rows.push_back(row++);
-    if (of == 0 && entry.samples) {
-      const auto last = static_cast<uint32_t>(part.rows.size()) - 1;
-      endings_.push_back({entry.request, entry.context + entry.tokens, last, {}});
-    }
+    for (uint32_t t = 0; t < entry.stored(); ++t) part.rows.push_back(row++);
+    if (of == 1) continue;
+    if (entry.samples)
+      last_rows_.push_back({&requests_[entry.request], static_cast<uint32_t>(part.rows.size()) - 1});
+    if ((entry.samples || entry.kind == EntryKind::kProbe) && entry.passes_left == 0)
+      endings_.push_back({entry.request, entry.context + entry.stored()});
   }
   for (PageAllocation allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -77,6 +79,10 @@ void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span
     compression.entry = at;
     parts_[0].compressions.push_back(compression);
   }
+  for (ProbePass pass : launch.passes) {
+    pass.entry = place[pass.entry].second;
+    parts_[0].passes.push_back(pass);
+  }
 }
 
 void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
@@ -87,6 +93,7 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
     part.launch.entries = part.launched;
     part.launch.allocations = part.allocations;
     part.launch.compressions = part.compressions;
+    part.launch.passes = part.passes;
   }
   prompts_->begin(parts_[0].launch, offset, parts_[0].entries);
   residents_->begin(parts_[1].launch, offset, parts_[1].entries);
@@ -112,9 +119,9 @@ void RecalledEntries::attend(uint32_t layer, float* q, float* k, const float* v,
     for (size_t i = 0; i < part.rows.size(); ++i)
       std::copy_n(part.out.data() + i * q_width(), q_width(), out + part.rows[i] * q_width());
   }
-  for (Ending& ending : endings_) {
-    const float* const row = parts_[0].q.data() + ending.row * q_width();
-    ending.queries.emplace_back(row, row + q_width());
+  for (const LastRow& last : last_rows_) {
+    const float* const row = parts_[0].q.data() + last.row * q_width();
+    last.request->queries.emplace_back(row, row + q_width());
   }
 }
 
@@ -134,7 +141,7 @@ void RecalledEntries::hand_over(const Ending& ending) {
                                           kv_entries.kv_entries(0),
                                           request.gpu,
                                           request.host_copies,
-                                          ending.queries,
+                                          request.queries,
                                           {}};
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head)
     KVT_CHECK(kv_entries.kv_entries(head) == retained.kv_entries);
@@ -145,7 +152,7 @@ void RecalledEntries::hand_over(const Ending& ending) {
     std::copy_n(store.value(column, place), llm_.head_dim, value);
   };
   static_cast<RetrievedCache&>(*residents_).take_over(retained);
-  request = {.in_resident = true, .gpu = {}, .host_copies = {}};
+  request = {.in_resident = true, .gpu = {}, .host_copies = {}, .queries = {}};
   prompts_->notify(DropRequestState{{}, ending.request, DropRequestState::Reason::kFinished});
 }
 

@@ -41,22 +41,28 @@ class RecalledEntries final : public KvCache {
  private:
   struct Request {
     bool in_resident = false;
-    std::vector<PageId> gpu, host_copies;  // until its prompt is complete
+    std::vector<PageId> gpu, host_copies;     // until its prompt is complete
+    std::vector<std::vector<float>> queries;  // of its last row, by layer
   };
   // The part of a step that one of the two caches runs.
   struct Part {
     std::vector<PlanEntry> launched, entries;
     std::vector<PageAllocation> allocations;
     std::vector<Compression> compressions;
+    std::vector<ProbePass> passes;
     std::vector<uint32_t> rows;  // rows of the step
     std::vector<float> x, q, k, v, out;
     LaunchStep launch;
   };
   // A prompt whose last row is in this step.
+  struct LastRow {
+    Request* request = nullptr;
+    uint32_t row = 0;  // index in part 0
+  };
+  // A prompt that is complete with this step, its passes of probe tokens included.
   struct Ending {
     RequestId request{};
-    uint32_t tokens = 0, row = 0;             // row: index in part 0
-    std::vector<std::vector<float>> queries;  // by layer
+    uint32_t tokens = 0;
   };
 
   RecalledEntries(const LlmSpec& llm, std::unique_ptr<CompressedCache> prompts,
@@ -72,6 +78,7 @@ class RecalledEntries final : public KvCache {
   std::unique_ptr<KvCache> residents_;  // a RetrievedCache
   std::map<RequestId, Request> requests_;
   Part parts_[2];  // [0]: prompts; [1]: requests with resident pages
+  std::vector<LastRow> last_rows_;
   std::vector<Ending> endings_;
 };
 

@@ -92,6 +92,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
+      request.repeated.clear();
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
     for (const PrefixHit& prefix_hit : launch.prefix_hits)
@@ -115,21 +116,21 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
   work_.clear();
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
-    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
     Work& work = work_.emplace_back();
     work.request = &request_of(entry.request);
     work.rows = {.request = entry.request,
                  .row = rows_,
-                 .tokens = entry.tokens,
+                 .tokens = entry.stored(),
                  .context = entry.context,
                  .phase = work.request->kv_entries.next_phase(),
-                 .prompt = entry.kind == EntryKind::kChunk,
+                 .prompt = entry.kind != EntryKind::kDecode,
                  .samples = entry.samples,
                  .query = entry.query};
-    rows_ += entry.tokens;
-    for (uint32_t i = 0; i < entry.tokens; ++i) rows->positions.push_back(work.rows.phase + i);
+    rows_ += entry.stored();
+    for (uint32_t i = 0; i < entry.stored(); ++i) rows->positions.push_back(work.rows.phase + i);
   }
   KVT_CHECK(rows_ <= memory_.rows_max);
+  for (const ProbePass& pass : launch.passes) work_.at(pass.entry).pass = &pass;
   for (const Compression& compression : launch.compressions) {
     Work& work = work_.at(compression.entry);
     work.compression = &compression;
@@ -309,6 +310,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     Work& work = work_[i];
     scores_->captured(work.rows, &work.request->captured);
     if (intents_ != nullptr) remember(work, on);
+    if (work.pass != nullptr) run_pass(i, on);
     if (work.compression == nullptr) continue;
     if (work.compression->before) {
       values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());

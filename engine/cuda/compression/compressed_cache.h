@@ -64,6 +64,7 @@ class CompressedCache final : public KvCache {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
     RetainedPages::Tail tail{};
+    std::vector<float> repeated{};  // KVzip: scores of the passes so far, [head][KV entry]
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
   struct Read {
@@ -77,6 +78,7 @@ class CompressedCache final : public KvCache {
   struct Work {
     cpu::StepRows rows;
     Request* request = nullptr;
+    const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
     std::vector<uint64_t> live;                              // after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
@@ -176,9 +178,10 @@ class CompressedCache final : public KvCache {
   void send_scores(const StepStream& on);
 
   // compressed_probes.cc
-  void run_probes(size_t work, const StepStream& on);
-  void ask_judges(Work* work, const StepStream& on);
-  void repeat_context(Work* work, const StepStream& on);
+  void run_pass(size_t work, const StepStream& on);
+  void run_soft_tokens(Work* work, const StepStream& on);
+  void run_repeat(Work* work, const StepStream& on);
+  void fetch_repeated(Work* work, const StepStream& on);
   void probe(Work* work, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
              const StepStream& on);
   void add_probe_scores(uint32_t head, const Work& work, const Read& read);
@@ -246,10 +249,9 @@ class CompressedCache final : public KvCache {
   Buffer fetched_, fetched_host_;  // keys and values of a layer
   // A pass of rows that are not among the KV entries, while it runs.
   struct Probing {
-    uint64_t stride = 0;                        // of the scores that it makes
-    uint32_t begin = 0;                         // of what is ranked
-    std::optional<kernels::RepeatChunk> chunk;  // KVzip
-    uint32_t sinks = 0;
+    uint64_t stride = 0;  // of the scores that it makes
+    ProbePass pass;
+    uint32_t sinks = 0;  // KVzip
   };
   std::optional<Probing> probing_;
 };

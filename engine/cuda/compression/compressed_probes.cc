@@ -10,49 +10,34 @@
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/cuda_forward.h"
 #include "engine/cuda/device/cuda_check.h"
-#include "engine/methods/traits.h"
+#include "engine/methods/scorer_spec.h"
 
 namespace kvtwin::cuda {
-
-uint32_t probe_tokens_max(const CoreConfig& config, const kernels::ScorerDefinition& scorer) {
-  const ScorerSpec& spec = config.policies.scorer_spec;
-  if (budget_traits(config.policies.budget).keeps_all) return 0;
-  if (scorer.source == kernels::ScoreSource::kProbes) return captured_queries(config.policies.scorer, spec);
-  if (scorer.source == kernels::ScoreSource::kRepeats)
-    return spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction;
-  return 0;
-}
 
 bool reads_matrices(const kernels::ScorerDefinition& scorer) {
   return scorer.captures_any(kernels::capture::kOutputWeights);
 }
 
-// Scores of all heads, made while the rows go by.
-void CompressedCache::run_probes(size_t index, const StepStream& on) {
+// The pass of an entry: scores of all heads, made while its rows go by. Soft tokens' scores are on the device
+// until the compression, which follows at once. Scores of a repeated context are on the host between steps.
+void CompressedCache::run_pass(size_t index, const StepStream& on) {
   Work& work = work_[index];
   const uint32_t heads = llm_.layers * llm_.kv_heads;
   uint32_t rows = 0;
-  for (uint32_t head = 0; head < heads; ++head) {
-    const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
-    const auto first = static_cast<uint32_t>(
-        std::lower_bound(positions.begin(), positions.end(), work.compression->begin) - positions.begin());
-    rows = std::max(rows, rows_ranked(work, head, first));
-  }
+  for (uint32_t head = 0; head < heads; ++head) rows = std::max(rows, rows_ranked(work, head, 0));
   scores_->reserve_scores(heads, rows);
-  probing_ = Probing{rows, work.compression->begin, std::nullopt, 0};
-  if (scores_->spec().scorer->source == kernels::ScoreSource::kProbes) {
-    ask_judges(&work, on);
+  probing_ = Probing{rows, *work.pass, 0};
+  if (work.pass->repeats()) {
+    run_repeat(&work, on);
   } else {
-    host_scores_.assign(uint64_t{heads} * rows, 1.0f);  // of entries that no probe repeats
-    send_scores(on);
-    repeat_context(&work, on);
+    run_soft_tokens(&work, on);
   }
   probing_.reset();
 }
 
-void CompressedCache::ask_judges(Work* work, const StepStream& on) {
+void CompressedCache::run_soft_tokens(Work* work, const StepStream& on) {
   const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
-  const uint32_t end = work->compression->end;
+  const uint32_t end = work->pass->end;
   if (!options_.config.ask_response) return probe(work, {}, weights_.soft_tokens, on);
   // What is fed back: the last token of the output never is.
   const uint32_t asked = captured_queries(options_.config.core.policies.scorer, spec);
@@ -64,25 +49,38 @@ void CompressedCache::ask_judges(Work* work, const StepStream& on) {
   probe(work, tokens, {}, on);
 }
 
-// As cpu::CompressedCache does: an instruction that the model was not trained on, the end of the chunk
-// before, and the chunk itself once more.
-void CompressedCache::repeat_context(Work* work, const StepStream& on) {
+// As cpu::CompressedCache does: an instruction that the model was not trained on, the end of the part before,
+// and the part itself once more.
+void CompressedCache::run_repeat(Work* work, const StepStream& on) {
   const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
-  const uint32_t end = work->compression->end;
-  const uint32_t begin = std::min(options_.config.core.policies.budget_spec.sinks, end);
-  std::vector<uint32_t> instruction(spec.repeat_instruction);
-  for (uint32_t i = 0; i < instruction.size(); ++i) {
-    instruction[i] = static_cast<uint32_t>(draw({options_.config.seed, 0x6b767a6970, i}) % llm_.vocab);
+  const ProbePass& pass = *work->pass;
+  std::vector<uint32_t> tokens(spec.repeat_instruction);
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<uint32_t>(draw({options_.config.seed, 0x6b767a6970, i}) % llm_.vocab);
   }
-  probing_->sinks = begin;
-  for (const kernels::RepeatChunk& chunk :
-       kernels::repeat_chunks(begin, end, spec.repeat_tokens, spec.repeat_tail)) {
-    probing_->chunk = chunk;
-    std::vector<uint32_t> tokens = instruction;
-    for (uint32_t p = chunk.tail_begin; p < chunk.end; ++p)
-      tokens.push_back(access_.token(work->rows.request, p));
-    probe(work, tokens, {}, on);
-  }
+  for (uint32_t p = pass.repeated; p < pass.end; ++p) tokens.push_back(access_.token(work->rows.request, p));
+  probing_->sinks = options_.config.core.policies.budget_spec.sinks;
+  std::vector<float>& scores = work->request->repeated;
+  const uint64_t numbers = uint64_t{llm_.layers} * llm_.kv_heads * probing_->stride;
+  if (pass.first) scores.assign(numbers, 1.0f);  // of entries that no pass repeats
+  KVT_CHECK(scores.size() == numbers);
+  probe(work, tokens, {}, on);
+  fetch_repeated(work, on);
+  if (work->compression == nullptr) return;
+  host_scores_ = std::move(scores);
+  scores.clear();
+  send_scores(on);
+}
+
+// The scores of the pass's own KV entries join those of the passes before it.
+void CompressedCache::fetch_repeated(Work* work, const StepStream& on) {
+  const ProbePass& pass = *work->pass;
+  const uint64_t row = probing_->stride * sizeof(float), width = (pass.end - pass.begin) * sizeof(float);
+  const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
+  must(cudaMemcpy2DAsync(work->request->repeated.data() + pass.begin, row, scores_->scores() + pass.begin,
+                         row, width, heads, cudaMemcpyDeviceToHost, on.stream),
+       "copy of scores", width * heads);
+  must(cudaStreamSynchronize(on.stream), "copy of scores");
 }
 
 // Rows after the request's KV entries that are not retained: they are staged, and nothing is ranked.
@@ -123,15 +121,16 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   rows_ = step_rows;
 }
 
-// Judge Q: all that is ranked, and the rows themselves. KVzip: sinks, the chunk, and the rows themselves.
+// Soft tokens: all KV entries, and the rows themselves. A repeated part: sinks, the part, and the rows
+// themselves.
 void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Read& read) {
   const uint32_t count = work.rows.tokens, column = shape_.groups.column_of(head);
   AttentionScoreHead attention_scores;
   attention_scores.queries = count, attention_scores.q_row = 0;
   attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
   attention_scores.visible = static_cast<uint32_t>(visible_.size());
-  if (probing_->chunk.has_value()) {
-    const kernels::RepeatChunk& chunk = *probing_->chunk;
+  if (probing_->pass.repeats()) {
+    const ProbePass& pass = probing_->pass;
     KVT_CHECK(work.request->kv_entries.kv_entries(head) ==
               work.request->kv_entries.tokens());  // nothing was dropped yet
     const uint32_t page = memory_.page_tokens;
@@ -144,18 +143,15 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
                                         : tables_[read.table + kv_entry / page] * page + kv_entry % page);
       attention_scores.kv_entries.rows += end - begin;
     };
-    add(0, probing_->sinks), add(chunk.begin, chunk.end);
+    add(0, probing_->sinks), add(pass.begin, pass.end);
     attention_scores.scored = attention_scores.kv_entries.rows;
     add(read.before, read.before + count);
   } else {
-    const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
-    const auto first = static_cast<uint32_t>(
-        std::lower_bound(positions.begin(), positions.end(), probing_->begin) - positions.begin());
-    attention_scores.kv_entries = {read.table, column, first, read.before - first + count};
+    attention_scores.kv_entries = {read.table, column, 0, read.before + count};
     if (kv_entries_.packed())
       attention_scores.kv_entries.table = PackedHeads::table(work.dequantized.at(head)),
       attention_scores.kv_entries.column = 0;
-    attention_scores.scored = read.before - first;
+    attention_scores.scored = read.before;
   }
   for (uint32_t i = 0; i < count; ++i) visible_.push_back(attention_scores.scored + i + 1);
   score_rows_max_ = std::max(score_rows_max_, attention_scores.kv_entries.rows);
@@ -171,10 +167,9 @@ void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, con
   uint32_t skip = 0;
   attention_scores.kv_entries.listed =
       !kv_entries_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
-  if (probing_->chunk.has_value()) {
-    KVT_CHECK(probing_->begin == 0);
+  if (probing_->pass.repeats()) {
     attention_scores.kv_entries.listed = true, attention_scores.kv_entries.pages = lists_.at(at_.tables);
-    skip = probing_->sinks, scores += probing_->chunk->begin;
+    skip = probing_->sinks, scores += probing_->pass.begin;
   }
   scores_->score_probes(attention_scores, scores, probing_->stride, skip, on.stream);
 }

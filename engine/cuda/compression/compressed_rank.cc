@@ -331,7 +331,6 @@ void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
 }
 
 void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
-  if (scores_->probes()) run_probes(index, on);
   Work& work = work_[index];
   // Tables of the step are not needed any more: those of this compression take their place.
   tables_.clear();

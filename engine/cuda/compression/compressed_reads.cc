@@ -39,7 +39,7 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.packs.first = size(packs_), lists.unpacks.first = size(unpacks_);
     lists.fused.first = size(fused_);
     for (Work& work : work_) {
-      for (uint32_t h = 0; h < llm_.kv_heads; ++h) add_head(l, h, &work);
+      for (uint32_t h = 0; h < llm_.kv_heads && work.rows.tokens > 0; ++h) add_head(l, h, &work);
     }
     lists.decodes.count = size(decodes_) - lists.decodes.first;
     lists.chunks.count = size(chunks_) - lists.chunks.first;

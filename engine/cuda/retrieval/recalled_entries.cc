@@ -93,6 +93,7 @@ void RecalledEntries::force_outcomes(const DataOutcomes* given) {
 }
 
 void RecalledEntries::clear() {
+  last_rows_.clear();
   endings_.clear();
   for (Part& part : parts_) part = {};
 }
@@ -118,10 +119,12 @@ void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span
     place.emplace_back(of, static_cast<uint32_t>(part.entries.size()));
     part.launched.push_back(launch.entries[i]);
     part.entries.push_back(entry);
-    add_rows(row, entry.tokens, &part);
-    row += entry.tokens;
-    if (of == kPrompts && entry.samples)
-      endings_.push_back({entry.request, entry.context + entry.tokens, part.count - 1});
+    if (entry.stored() > 0) add_rows(row, entry.stored(), &part);
+    row += entry.stored();
+    if (of != kPrompts) continue;
+    if (entry.samples) last_rows_.push_back({entry.request, part.count - 1});
+    if ((entry.samples || entry.kind == EntryKind::kProbe) && entry.passes_left == 0)
+      endings_.push_back({entry.request, entry.context + entry.stored()});
   }
   for (PageAllocation allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -140,6 +143,10 @@ void RecalledEntries::split(const LaunchStep& launch, uint32_t offset, std::span
     compression.entry = at;
     parts_[kPrompts].compressions.push_back(compression);
   }
+  for (ProbePass pass : launch.passes) {
+    pass.entry = place[pass.entry].second;
+    parts_[kPrompts].passes.push_back(pass);
+  }
 }
 
 void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -147,13 +154,14 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
   KVT_CHECK(launch.prefix_hits.empty());
   clear();
   split(launch, offset, entries);
-  for (const Ending& ending : endings_) resident_caches().expect(ending.request);
+  for (const LastRow& last : last_rows_) resident_caches().expect(last.request);
   for (size_t of = 0; of < 2; ++of) {
     Part& part = parts_[of];
     part.launch = launch;
     part.launch.entries = part.launched;
     part.launch.allocations = part.allocations;
     part.launch.compressions = part.compressions;
+    part.launch.passes = part.passes;
     caches_[of]->begin(part.launch, offset, part.entries, on, &part.rows);
     KVT_CHECK(part.rows.positions.size() == part.count);
     rows->decode_entries += part.rows.decode_entries, rows->chunk_entries += part.rows.chunk_entries;
@@ -241,9 +249,9 @@ void RecalledEntries::attend(uint32_t layer, const LayerRows& tensors, const Dev
     caches_[of]->attend(layer, own, part.on_device, on);
     put_back(part, own, tensors, on.stream);
     if (of != kPrompts) continue;
-    for (const Ending& ending : endings_)
-      resident_caches().keep_query(
-          layer, ending.request, own.q + uint64_t{ending.row} * llm_.query_heads * llm_.head_dim, on.stream);
+    for (const LastRow& last : last_rows_)
+      resident_caches().keep_query(layer, last.request,
+                                   own.q + uint64_t{last.row} * llm_.query_heads * llm_.head_dim, on.stream);
   }
 }
 

@@ -58,6 +58,7 @@ class RecalledEntries final : public KvCache {
     std::vector<PlanEntry> launched, entries;
     std::vector<PageAllocation> allocations;
     std::vector<Compression> compressions;
+    std::vector<ProbePass> passes;
     std::vector<Run> runs;
     uint32_t count = 0;  // rows
     LaunchStep launch;
@@ -65,9 +66,14 @@ class RecalledEntries final : public KvCache {
     DeviceRows on_device;
   };
   // Prompts whose last row is in this step.
+  struct LastRow {
+    RequestId request{};
+    uint32_t row = 0;  // of part 0
+  };
+  // Prompts that are complete with this step, their passes of probe tokens included.
   struct Ending {
     RequestId request{};
-    uint32_t tokens = 0, row = 0;  // row: of part 0
+    uint32_t tokens = 0;
   };
   static constexpr size_t kPrompts = 0, kResidentCaches = 1;
 
@@ -91,6 +97,7 @@ class RecalledEntries final : public KvCache {
   RowsUpload uploads_[2];
   std::map<RequestId, Request> requests_;
   Part parts_[2];
+  std::vector<LastRow> last_rows_;
   std::vector<Ending> endings_;
 };
 

@@ -4,8 +4,20 @@
 
 namespace kvtwin {
 
-bool Compressions::is_due(const CompressionState& state, const PlanEntry& entry, uint32_t tokens,
-                          const LiveEntries& live) const {
+bool Compressions::is_due(const PlanEntry& entry, const LiveEntries& live, CompressionState* state,
+                          RequestProgress* progress) const {
+  const uint32_t tokens = progress->computed;
+  bool due = may_drop(entry, live, *state, tokens);
+  if (tokens < state->fill || !state->due) return due;
+  if (due && entry.kind != EntryKind::kProbe) progress->passes_left = retention_.passes().count(tokens);
+  due = due && progress->passes_left == 0;
+  state->due = progress->passes_left > 0;
+  return due;
+}
+
+// Whether there is something to drop at the end or the beginning of the entry, passes of probe tokens aside.
+bool Compressions::may_drop(const PlanEntry& entry, const LiveEntries& live, const CompressionState& state,
+                            uint32_t tokens) const {
   if (retention_.at_turn_start())
     return entry.first && retention_.can_drop(entry.context, live.before, state.spans);
   if (retention_.by_chunk()) {

@@ -44,15 +44,20 @@ class Compressions {
 
   // PlanEntry::query of the request's chunks.
   TokenRange query(const CompressionState& state) const { return retention_.query(state.spans, state.fill); }
-  // Whether the entry, which brought the request to `tokens` tokens, ends or begins with a compression.
-  bool is_due(const CompressionState& state, const PlanEntry& entry, uint32_t tokens,
-              const LiveEntries& live) const;
+  // Whether the entry ends or begins with a compression. A compression at the end of a prompt follows its
+  // passes of probe tokens: the entry that computes the last token sets progress->passes_left, and the last
+  // pass ends with the compression. `progress` includes the entry.
+  bool is_due(const PlanEntry& entry, const LiveEntries& live, CompressionState* state,
+              RequestProgress* progress) const;
   // Adds the compression of launch->entries[entry]; returns the number of tokens that are ranked or forced.
   uint32_t plan(uint32_t entry, uint32_t tokens, CompressionState* state, Launch* launch) const;
   // Steps from this one on in which a request with `tokens` tokens is certainly not compressed.
   uint32_t steps_left(uint32_t tokens, uint32_t longest) const;
 
  private:
+  bool may_drop(const PlanEntry& entry, const LiveEntries& live, const CompressionState& state,
+                uint32_t tokens) const;
+
   const Retention& retention_;
 };
 

@@ -40,14 +40,13 @@ void DroppedSlots::write_entry(RequestIndex request, uint32_t entry, Launch* lau
   e.dropped = row.tokens;
   if (e.kind == EntryKind::kChunk) e.query = compressions_.query(row.compression);
   const LiveEntries live{e.context - row.tokens, tokens - row.tokens, longest(row, tokens)};
-  if (compressions_.is_due(row.compression, e, tokens, live)) {
+  if (compressions_.is_due(e, live, &row.compression, &context_.progress[request])) {
     const uint32_t end = compressions_.plan(entry, tokens, &row.compression, launch);
     row.soon =
         end - std::min(longest(row, tokens), context_.retention.entries_after(0, end, row.compression.spans));
     ++row.compression.answers;
     launch->decisive = true;
   }
-  if (tokens >= row.compression.fill) row.compression.due = false;
 }
 
 uint32_t DroppedSlots::coalescible_steps(const Launch& launch) const {

@@ -187,8 +187,8 @@ void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch*
   if (e.kind == EntryKind::kChunk) e.query = compressions_.query(r.compression);
   held_.entries += live.after - live.before;
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
-  if (!ring && compressions_.is_due(r.compression, e, tokens, live)) compress(request, entry, launch);
-  if (tokens >= r.compression.fill) r.compression.due = false;
+  RequestProgress& progress = context_.progress[request];
+  if (!ring && compressions_.is_due(e, live, &r.compression, &progress)) compress(request, entry, launch);
 }
 
 void GroupedKvManager::compress(RequestIndex request, uint32_t entry, Launch* launch) {

@@ -132,7 +132,7 @@ void PagedKvManager::publish(RequestIndex request, uint32_t tokens) {
 
 void PagedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch* launch) {
   const PlanEntry& e = launch->entries[entry];
-  held_.entries += e.tokens;
+  held_.entries += e.stored();
   requests_[request].unlaunched = false;
   if (dropped_) return dropped_->write_entry(request, entry, launch);
   if (e.kind != EntryKind::kDecode) publish(request, 0);

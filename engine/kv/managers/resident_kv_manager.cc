@@ -167,12 +167,13 @@ Room ResidentKvManager::grow(RequestIndex request, uint32_t tokens) {
 void ResidentKvManager::write_entry(RequestIndex request, uint32_t entry, Launch* launch) {
   Request& r = requests_[request];
   PlanEntry& e = launch->entries[entry];
-  const uint32_t tokens = context_.progress[request].computed;
+  RequestProgress& progress = context_.progress[request];
+  const uint32_t tokens = progress.computed;
   e.dropped = r.dropped;
   if (e.kind == EntryKind::kChunk) e.query = compressions_.query(r.compression);
-  held_.entries += e.tokens;
+  held_.entries += e.stored();
   const LiveEntries live{e.context - r.dropped, tokens - r.dropped, tokens - r.dropped};
-  if (!context_.retention.keeps_all() && compressions_.is_due(r.compression, e, tokens, live)) {
+  if (!context_.retention.keeps_all() && compressions_.is_due(e, live, &r.compression, &progress)) {
     compressions_.plan(entry, tokens, &r.compression, launch);
     // The retained KV entries are compacted and offloaded to the first of the request's host pages; from now
     // on its pages are those of the retained KV entries.
@@ -181,8 +182,9 @@ void ResidentKvManager::write_entry(RequestIndex request, uint32_t entry, Launch
     r.dropped = tokens - left;
     held_.entries -= r.dropped;
   }
-  if (tokens >= r.compression.fill) r.compression.due = false;
-  if (e.samples && !r.shrunk) shrink(request);
+  // Passes of probe tokens read the whole prompt.
+  const bool ends_prompt = (e.samples || e.kind == EntryKind::kProbe) && progress.passes_left == 0;
+  if (ends_prompt && !r.shrunk) shrink(request);
   if (e.kind == EntryKind::kDecode) return;
   launch->decisive = launch->decisive || context_.config.prefix_cache;  // its end publishes pages
 }
@@ -221,7 +223,7 @@ void ResidentKvManager::launch_ended(const Launch& launch) {
     Request& r = requests_[launch.members[i].request_index];
     // A request that was preempted meanwhile has already published its pages.
     if (entry.kind == EntryKind::kDecode || !r.holds) continue;
-    publish_until(&r, entry.context + entry.tokens, r.prefix.places_public);
+    publish_until(&r, entry.context + entry.stored(), r.prefix.places_public);
   }
 }
 

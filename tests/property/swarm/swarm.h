@@ -47,6 +47,9 @@ constexpr uint64_t kDiskSeeds = 8'000'000;
 // From this seed on, prefixes are evicted by clients' hints, or by cost.
 constexpr uint64_t kEvictionSeeds = 9'000'000;
 
+// From this seed on, passes of probe tokens precede the compressions of prompts.
+constexpr uint64_t kPassSeeds = 10'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

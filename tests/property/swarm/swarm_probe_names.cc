@@ -93,6 +93,15 @@ Probes eviction_probes() {
                 "a request was handed over", "no page free and none to evict"});
 }
 
+Probes pass_probes() {
+  return named({"a pass with decodes", "a pass with chunks", "a pass of all of a step's tokens",
+                "a pass above the step's budget", "a decode after the pass that its step begins with",
+                "a pass with two steps in flight", "a preempted request with passes left",
+                "a request ended with passes left", "a compression with known counts",
+                "a compression with counts from the backend", "a preempted request was compressed again",
+                "a prompt was compressed before its resident pages"});
+}
+
 Probes plain_probes() {
   return named({"a request of no output",
                 "a request was preempted",
@@ -132,6 +141,7 @@ Probes plain_probes() {
 }  // namespace
 
 Probes all_probes(uint64_t last) {
+  if (last >= kPassSeeds) return pass_probes();
   if (last >= kEvictionSeeds) return eviction_probes();
   if (last >= kDiskSeeds) return disk_probes();
   if (last >= kResidentSeeds) return resident_probes();

@@ -114,6 +114,7 @@ void ProbeObserver::notify(const LaunchStep& c) {
   for (const PlanEntry& entry : c.entries) {
     Request& request = requests_.at(entry.request);
     request.launched = true;
+    request.passes_left = entry.passes_left;
     if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
     if (entry.first && request.swapped_out && entry.context > 0) saw_return(c, entry, engine);
     if (entry.first) request.swapped_out = false;
@@ -121,6 +122,7 @@ void ProbeObserver::notify(const LaunchStep& c) {
       hit("a preempted request found its prefix again");
   }
   saw_compressions(c, &engine);
+  if (!c.passes.empty()) saw_passes(c, engine);
   saw_formats(c);
   saw_prefix_checkpoints(c, &engine);
   if (configs_[raw(c.engine)].policies.placement == "resident") saw_host_copies(c, &engine);
@@ -140,6 +142,20 @@ void ProbeObserver::notify(const LaunchStep& c) {
       if (now.contains(page)) hit("a prefix from a request of the same step");
     }
   }
+}
+
+void ProbeObserver::saw_passes(const LaunchStep& c, const Engine& engine) {
+  const auto has = [&](EntryKind kind) {
+    return std::any_of(c.entries.begin(), c.entries.end(), [kind](const auto& e) { return e.kind == kind; });
+  };
+  const uint32_t most = configs_[raw(c.engine)].step_tokens_max;
+  if (has(EntryKind::kDecode)) hit("a pass with decodes");
+  if (has(EntryKind::kChunk)) hit("a pass with chunks");
+  if (c.tokens == most && c.entries.size() == 1) hit("a pass of all of a step's tokens");
+  if (c.tokens > most) hit("a pass above the step's budget");
+  if (c.entries[0].kind == EntryKind::kProbe && has(EntryKind::kDecode))
+    hit("a decode after the pass that its step begins with");
+  if (raw(c.step) > engine.done) hit("a pass with two steps in flight");
 }
 
 void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
@@ -337,7 +353,12 @@ void ProbeObserver::notify(const RejectRequest& c) {
 }
 
 void ProbeObserver::notify(const DropRequestState& c) {
-  if (c.reason != DropRequestState::Reason::kPreempted) return;
+  const bool passes_left = requests_.at(c.request).passes_left > 0;
+  if (c.reason != DropRequestState::Reason::kPreempted) {
+    if (passes_left) hit("a request ended with passes left");
+    return;
+  }
+  if (passes_left) hit("a preempted request with passes left");
   hit("a request was preempted");
   requests_.at(c.request).swapped_out = true;
   if (requests_.at(c.request).arrived) hit("an arrived request was preempted");

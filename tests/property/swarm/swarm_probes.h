@@ -27,6 +27,7 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
+    uint32_t passes_left = 0;  // after its last entry
     bool swapped_out = false;  // since its preemption
     // For a request that another engine prefilled: its KV is being received; its source was released.
     bool arrived = false, on_its_way = false, read = false;
@@ -63,6 +64,7 @@ class ProbeObserver final : public Observer {
   void saw(const PagesTaken&, Engine*) {}
   void notify(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
+  void saw_passes(const LaunchStep& command, const Engine& engine);
   void saw_formats(const LaunchStep& command);
   void saw_host_copies(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);

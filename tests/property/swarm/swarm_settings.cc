@@ -387,9 +387,34 @@ Setting draw_evictions(uint64_t seed) {
   return setting;
 }
 
+ProbePasses draw_pass_list(uint32_t step_tokens_max, Prng* prng) {
+  if (prng->chance(1, 3)) return ProbePasses::of_soft_tokens(number(prng, 1, 2 * step_tokens_max));
+  ScorerSpec spec;
+  spec.repeat_tokens = number(prng, 1, prng->chance(1, 2) ? 4 : 2 * step_tokens_max);
+  spec.repeat_tail = number(prng, 0, 3);
+  spec.repeat_instruction = number(prng, 0, step_tokens_max);
+  return ProbePasses::of_repeats(spec, number(prng, 0, 4));
+}
+
+// A setting of a family that drops KV entries at the ends of prompts, after passes of probe tokens.
+Setting draw_passes(uint64_t seed) {
+  Prng prng(draw({seed, 0x9a55}));
+  Setting setting = draw_family(one_of({kRetentionSeeds, kResidentSeeds}, &prng) + seed - kPassSeeds);
+  if (!setting.run.make_axes) return setting;
+  const ProbePasses passes = draw_pass_list(setting.run.engines[0].step_tokens_max, &prng);
+  setting.run.make_axes = [inner = setting.run.make_axes, passes](const CoreConfig& config) {
+    PolicyAxes axes = inner(config);
+    axes.scorer =
+        std::make_unique<TestScorer>(axes.scorer->compression_trigger(), axes.scorer->causality(), passes);
+    return axes;
+  };
+  return setting;
+}
+
 }  // namespace
 
 Setting draw_setting(uint64_t seed) {
+  if (seed >= kPassSeeds) return draw_passes(seed);
   return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed);
 }
 

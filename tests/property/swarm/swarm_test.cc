@@ -76,6 +76,17 @@ TEST_CASE("X-3 X-4 swarm: prefixes evicted by hints or by cost, with hits within
   }
 }
 
+// The backend checks that all tokens of a step, those of passes included, fit the budget.
+TEST_CASE("X-3 X-4 swarm: passes of probe tokens precede compressions") {
+  Probes probes = all_probes(kPassSeeds);
+  for (uint64_t seed = kPassSeeds; seed < kPassSeeds + 600; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+  for (const auto& [name, times] : probes) CHECK_MESSAGE(times > 0, name);
+}
+
 // Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
 // content of each), a source is released once, and routers decide the same under any coalescing.
 TEST_CASE("X-3 X-4 swarm: different engines, separated prefill and decode, all routers") {

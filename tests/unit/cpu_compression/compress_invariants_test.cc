@@ -189,6 +189,25 @@ TEST_CASE("G-4 backend: with fixed chunks, steps, concurrent requests and pages 
   }
 }
 
+TEST_CASE("G-4 backend: the steps that passes of probe tokens are in change no score") {
+  for (const LlmSpec& llm : invariant_models()) {
+    for (const Method& method :
+         {Method{"judge_q", "uniform", "compact"}, Method{"judge_q", "ada", "ragged", 1},
+          Method{"kvzip", "ratio", "compact"}, Method{"kvzip", "top_across_layers", "ragged", 1}}) {
+      CAPTURE(method.scorer);
+      const Sets sets = sets_of(some(method, llm));
+      // Of KVzip's passes of up to 27 tokens, none, some or all fit a step.
+      for (const uint32_t step_tokens : {5u, 16u, 40u, 200u}) {
+        RunOf what = some(method, llm);
+        what.config.step_tokens_max = step_tokens;
+        what.config.steps_in_flight_max = step_tokens == 40 ? 2 : 1;
+        what.config.requests_max = step_tokens == 16 ? 1 : 3;
+        CHECK(sets_of(what) == sets);
+      }
+    }
+  }
+}
+
 TEST_CASE("G-4 backend: a constant added to all scores of one head retains the same KV entries") {
   // TrimKV with key norms adds log |K|: keys twice as long add log 2. Only the last layer's head is scaled,
   // so no other scorer input changes.

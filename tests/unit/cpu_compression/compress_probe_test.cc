@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "engine/cpu/compression/probe_pass.h"
+#include "engine/cpu/compression/probe_attention.h"
 #include "kernels/scoring/keep_metrics.h"
 #include "tests/unit/cpu_compression/compress_run.h"
 
@@ -80,7 +80,7 @@ TEST_CASE("J-1 probes: Judge Q's probe tokens leave every KV entry of the reques
       return bits_of(out);
     };
     const uint64_t before = all(true);
-    cpu::ProbePass pass(&*store, &kv_entries, &llm, &rope);
+    cpu::ProbeAttention pass(&*store, &kv_entries, &llm, &rope);
     pass.set_rows(5);
     forward.pass(random_floats(2, size_t{5} * llm.hidden), &pass);
     CHECK(all(false) == before);
@@ -354,15 +354,16 @@ namespace {
 
 constexpr RequestId kOne{1};
 
-// Runs one request by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not
-// empty; then the rest as one more chunk, or token by token with a sample each.
-void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
+// Runs one request by hand: `prompt` tokens in one step; where `keep` is not empty, passes of probe tokens in
+// a step each, and a compression with the last; then the rest as one more chunk, or token by token with a
+// sample each.
+void drive(cpu::CpuEngine* engine, const CoreConfig& config, uint32_t prompt, uint32_t tokens,
            const std::vector<uint32_t>& keep, bool samples = false) {
   std::vector<PageAllocation> allocations;
   const auto allocation = [&](uint32_t end) {
     const auto before = static_cast<uint32_t>(allocations.size());
     std::vector<PageAllocation> more;
-    for (uint32_t page = before; page < div_ceil(end, page_tokens); ++page)
+    for (uint32_t page = before; page < div_ceil(end, config.page_tokens); ++page)
       more.push_back({0, 0, PageId{page}});
     allocations.insert(allocations.end(), more.begin(), more.end());
     return more;
@@ -372,17 +373,27 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
   const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
   const Compression compression[] = {{.entry = 0, .begin = 0, .end = prompt, .forced = forced, .keep = keep}};
   const std::vector<PageAllocation> pages = allocation(prompt);
-  engine->step({.entries = first,
-                .allocations = pages,
-                .prefix_hits = {},
-                .compressions = std::span(compression).first(keep.empty() ? 0 : 1)},
-               0, &values);
-  for (uint32_t at = prompt, count = 0; at < tokens; at += count) {
-    count = samples ? 1 : tokens - at;
-    const PlanEntry entry[] = {{kOne, EntryKind::kChunk, false, samples, count, at}};
-    const std::vector<PageAllocation> more = allocation(at + count);
-    engine->step({.step = StepId{1 + at - prompt}, .entries = entry, .allocations = more, .prefix_hits = {}},
+  engine->step({.entries = first, .allocations = pages, .prefix_hits = {}}, 0, &values);
+  const ProbePasses passes = probe_passes(config.policies);
+  const uint32_t count = keep.empty() ? 0 : passes.count(prompt);
+  for (uint32_t i = 0; i < count; ++i) {
+    const ProbePass pass = passes.at(prompt, i);
+    const PlanEntry entry[] = {{kOne, EntryKind::kProbe, false, false, passes.tokens(pass), prompt}};
+    engine->step({.step = StepId{1 + i},
+                  .entries = entry,
+                  .allocations = {},
+                  .prefix_hits = {},
+                  .compressions = std::span(compression).first(i + 1 == count ? 1 : 0),
+                  .passes = {&pass, 1}},
                  0, &values);
+  }
+  for (uint32_t at = prompt, more = 0; at < tokens; at += more) {
+    more = samples ? 1 : tokens - at;
+    const PlanEntry entry[] = {{kOne, EntryKind::kChunk, false, samples, more, at}};
+    const std::vector<PageAllocation> next = allocation(at + more);
+    engine->step(
+        {.step = StepId{1 + count + at - prompt}, .entries = entry, .allocations = next, .prefix_hits = {}},
+        0, &values);
   }
 }
 
@@ -423,7 +434,7 @@ TEST_CASE("retained: KVzip retains the entries that repeating the context attend
         score = std::max(score, row.weights[c] / sum);
       }
     };
-    drive(behind.get(), kPrompt, static_cast<uint32_t>(ids.size()), 4, {});
+    drive(behind.get(), config, kPrompt, static_cast<uint32_t>(ids.size()), {});
 
     WitnessCache* witness = nullptr;
     const auto engine = engine_of(&witness);
@@ -432,7 +443,7 @@ TEST_CASE("retained: KVzip retains the entries that repeating the context attend
       CHECK(retained.after == chosen(retained, kKeep, [&](uint32_t p) { return most[retained.head][p]; }));
       ++heads;
     };
-    drive(engine.get(), kPrompt, kPrompt, 4, {kKeep});
+    drive(engine.get(), config, kPrompt, kPrompt, {kKeep});
     CHECK(heads == llm.layers * llm.kv_heads);
     CHECK(witness->dropped() == uint64_t{heads} * (kPrompt - kKeep - 6));
     CHECK(witness->worst() < 2e-5);
@@ -456,7 +467,7 @@ TEST_CASE("J-2 probes: with a budget of the whole prompt, Judge Q does not chang
       WitnessCache* const witness = cache.get();
       witness->judge = [&](const Retained& retained) { judged += retained.before.size() == kPrompt ? 1 : 0; };
       cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
-      drive(&engine, kPrompt, kTokens, 4, keep, true);
+      drive(&engine, config, kPrompt, kTokens, keep, true);
       const uint64_t dropped =
           uint64_t{llm.layers} * llm.kv_heads * (keep.empty() ? 0 : kPrompt - kForced - keep[0]);
       CHECK(witness->dropped() == dropped);

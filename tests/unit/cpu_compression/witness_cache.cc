@@ -55,8 +55,9 @@ std::vector<double> WitnessCache::turned(const double* row, uint32_t phase) cons
 void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
   cache_->begin(launch, offset, entries);
   entries_.assign(entries.begin(), entries.end());
+  for (PlanEntry& entry : entries_) entry.tokens = entry.stored();  // passes have no rows here
   const uint32_t heads = llm_.layers * llm_.kv_heads;
-  for (const PlanEntry& entry : entries) {
+  for (const PlanEntry& entry : entries_) {
     Request& request = requests_[entry.request];
     if (offset == 0 && entry.first) request = {};
     request.dropped_positions.resize(heads);
@@ -391,7 +392,7 @@ void WitnessCache::check_retained(const LaunchStep& launch, const Compression& c
     const std::span<const uint32_t> now = cache_->positions(entry.request, head);
     const std::vector<uint32_t> after(now.begin(), now.end());
     std::vector<uint32_t> before = before_[c.entry][head];
-    for (uint32_t i = 0; i < entry.tokens; ++i) before.push_back(entry.context + i);
+    for (uint32_t i = 0; i < entry.stored(); ++i) before.push_back(entry.context + i);
     CHECK(std::is_sorted(after.begin(), after.end()));
     CHECK(std::includes(before.begin(), before.end(), after.begin(), after.end()));
     uint32_t candidates = 0, stay = 0;

@@ -33,7 +33,12 @@ struct Cut {
   const char* scorer;
   const char* budget;
 };
-constexpr Cut kCuts[] = {{"snapkv", "uniform"}, {"knorm", "ratio"}, {"expected_attention", "ratio"}};
+// The last two run passes of probe tokens in the steps after the prompt; KVzip's have a step of their own.
+constexpr Cut kCuts[] = {{"snapkv", "uniform"},
+                         {"knorm", "ratio"},
+                         {"expected_attention", "ratio"},
+                         {"judge_q", "uniform"},
+                         {"kvzip", "ratio"}};
 
 }  // namespace
 

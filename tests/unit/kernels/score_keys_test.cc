@@ -131,19 +131,6 @@ TEST_CASE("CriticalKV: entries that the base scorer forces do not count in the f
   CHECK(scores[2] == doctest::Approx(0.2001));
 }
 
-TEST_CASE("KVzip: chunks cover the context, and repeat the end of the previous chunk") {
-  const std::vector<RepeatChunk> chunks = repeat_chunks(10, 5000, 2048, 8);
-  REQUIRE(chunks.size() == 3);
-  CHECK(chunks[0].begin == 10);
-  CHECK(chunks[0].tail_begin == 10);
-  CHECK(chunks[1].begin == 2058);
-  CHECK(chunks[1].tail_begin == 2050);
-  CHECK(chunks[2].begin == 4106);
-  CHECK(chunks[2].end == 5000);
-  CHECK(repeat_chunks(7, 7).empty());
-  CHECK(repeat_chunks(0, 3, 2, 8)[1].tail_begin == 0);
-}
-
 TEST_CASE(
     "KVzip: the largest probability over tokens and group, over sinks, chunk and repeated tokens only") {
   Prng prng(35);

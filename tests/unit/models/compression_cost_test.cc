@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include "models/cost/pass_cost.h"
+
 using namespace kvtwin;
 
 namespace {
@@ -160,22 +162,52 @@ TEST_CASE(
   CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails + moved));
 }
 
-TEST_CASE("compression cost: probe tokens are passes of the model after the prompt, without logits") {
-  const CompressionShape one[] = {kOne};
+TEST_CASE("pass cost: each pass is a step of its own after the others, without logits") {
+  const PassShape passes[] = {{32, 2400, true}, {820, 2400, false}};
   StepShape shape;
   shape.tokens = 7, shape.logits_rows = 1;
-  shape.compressions = one;
-  CompressionWork work;
-  work.probe_tokens = 32;
-  work.after_layers = true;
-  const StepCost judged = price(work, shape);
-  CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {32, 2400}});
-  CHECK(ns(judged, CompressionPart::kProbe) == doctest::Approx(33'000));
-  CHECK(judged.by_evidence[static_cast<size_t>(Evidence::kMeasured)] == (18 + 33) * 1000 * kTicksPerNs);
-  // 2,000 ranked tokens in parts of 800, each with 20 tokens more: 820, 820 and 420.
-  work.probe_tokens = 0, work.repeat_pass_tokens = 800, work.repeat_extra = 20;
-  CHECK(ns(price(work, shape), CompressionPart::kProbe) == doctest::Approx(2 * 821'000 + 421'000));
-  CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {820, 2400}, {420, 2400}});
+  shape.passes = passes;
+  using Seen = std::vector<OneOperation::Seen>;
+  struct Row {
+    PricedPasses priced;
+    Seen seen;
+    double probe_ns;
+  };
+  const Row rows[] = {{PricedPasses::kAll, {{7, 0}, {32, 2400}, {820, 2400}}, 33'000 + 821'000},
+                      {PricedPasses::kAllButLast, {{7, 0}, {820, 2400}}, 821'000},
+                      {PricedPasses::kNone, {{7, 0}}, 0}};
+  for (const Row& row : rows) {
+    OneOperation::seen.clear();
+    PassCost cost(row.priced, std::make_unique<OneOperation>());
+    const StepCost step = cost.step(shape);
+    CHECK(OneOperation::seen == row.seen);
+    CHECK(ns(step, CompressionPart::kProbe) == doctest::Approx(row.probe_ns));
+    Ticks parts = 0, evidence = 0;
+    for (const StepPart& part : cost.ops(shape)) parts += part.times * part.each;
+    for (const Ticks ticks : step.by_evidence) evidence += ticks;
+    CHECK(parts == step.device);
+    CHECK(evidence == step.device);
+    CHECK(cost.range(shape).low <= step.device);
+    CHECK(cost.range(shape).high >= step.device);
+  }
+}
+
+TEST_CASE("pass cost: a step of passes alone has no other operations, and the host time of its first pass") {
+  const PassShape passes[] = {{32, 2400, true}, {820, 2400, false}};
+  StepShape shape;
+  shape.passes = passes;
+  PassCost cost(PricedPasses::kAll, std::make_unique<OneOperation>());
+  const StepCost step = cost.step(shape);
+  CHECK(step.device == (33 + 821) * 1000 * kTicksPerNs);
+  StepShape alone;
+  const ChunkShape chunk{.tokens = 32, .context = 2400};
+  alone.chunks = {&chunk, 1};
+  alone.tokens = alone.tokens_padded = 32;
+  CHECK(step.host == OneOperation().step(alone).host);
+  for (const StepPart& part : cost.ops(shape)) CHECK(part.kind == PartKind::kProbe);
+  shape.passes = {};
+  shape.tokens = 7;
+  CHECK(cost.step(shape).device == OneOperation().step(shape).device);
 }
 
 TEST_CASE(
@@ -205,6 +237,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") 
   work.selects = work.moves = true;
   work.kv_entry_bytes = 999, work.bookkeeping_ns = 31.7;
   const CompressionShape two[] = {kOne, {.tokens = 9, .held = 9, .ranked = 9}};
+  const PassShape pass{3, 2400, true};
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.tokens = 100;
@@ -213,8 +246,10 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") 
     shape.compressions =
         compresses ? std::span<const CompressionShape>(two) : std::span<const CompressionShape>{};
     for (const bool after : {false, true}) {
-      work.after_layers = after, work.probe_tokens = after ? 3 : 0;
-      CompressionCost cost = priced(work);
+      work.after_layers = after;
+      shape.passes = std::span(&pass, compresses && after ? 1 : 0);
+      CompressionCost cost(small_llm(), easy_device(), work,
+                           std::make_unique<PassCost>(PricedPasses::kAll, std::make_unique<OneOperation>()));
       const StepCost whole = cost.step(shape);
       Ticks sum = 0, evidence = 0, compression = 0, compression_parts = 0;
       std::vector<std::string> names;
@@ -227,9 +262,9 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") 
       for (const Ticks ticks : whole.compression) compression += ticks;
       CHECK(sum == whole.device);
       CHECK(evidence == whole.device);
-      const StepRange range = cost.range(shape);  // the model's range is 1 us wide
+      const StepRange range = cost.range(shape);  // the model's range is 1 us wide, also that of a pass
       CHECK(range.low == whole.device);
-      CHECK(range.high == whole.device + 1000 * kTicksPerNs);
+      CHECK(range.high == whole.device + Ticks{compresses && after ? 2 : 1} * 1000 * kTicksPerNs);
       CHECK(compression == compression_parts);
       const std::vector<std::string> want =
           !compresses ? std::vector<std::string>{"all", "capture", "end"}

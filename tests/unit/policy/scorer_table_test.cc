@@ -35,7 +35,7 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
     const char* name;
     CompressionTrigger compression_trigger;
     Causality causality;
-    uint32_t probe_tokens;
+    uint32_t probe_tokens;  // of one pass, at most
     bool all_layers;
     uint32_t captured;
   };
@@ -50,7 +50,7 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
       {"knorm", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
       {"keydiff", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
       {"expected_attention", CompressionTrigger::kPromptEnd, kSuffix, 0, false, 0},
-      {"kvzip", CompressionTrigger::kPromptEnd, kSuffix, 0, true, 0},
+      {"kvzip", CompressionTrigger::kPromptEnd, kSuffix, 2'072, true, 0},
       {"fastkvzip", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
       {"trimkv", CompressionTrigger::kChunkEnd, kClosed, 0, false, 0},
       {"raas", CompressionTrigger::kDecodeStep, kSuffix, 0, false, 1},
@@ -76,7 +76,8 @@ TEST_CASE("scorers: trigger, causality and probe tokens of each") {
     const auto scorer = make_scorer(row.name, {});
     CHECK(scorer->compression_trigger() == row.compression_trigger);
     CHECK(scorer->causality() == row.causality);
-    CHECK(scorer->probe_tokens() == row.probe_tokens);
+    CHECK(scorer->passes(4).tokens_max() == row.probe_tokens);
+    CHECK(runs_passes(row.name) == (row.probe_tokens > 0));
     CHECK(scorer->needs_all_layers() == row.all_layers);
     CHECK(captured_queries(row.name, {}) == row.captured);
   }
@@ -133,7 +134,7 @@ TEST_CASE("scorers: impossible settings are refused with a remedy") {
   ScorerSpec spec;
   spec.probe_tokens = 16;
   CHECK_FALSE(validate_scorer("judge_q", spec).has_value());
-  CHECK(make_scorer("judge_q", spec)->probe_tokens() == 16);
+  CHECK(make_scorer("judge_q", spec)->passes(0).tokens_max() == 16);
   CHECK(captured_queries("judge_q", spec) == 16);
   CHECK(message(validate_scorer("snapkv", spec), "probe_tokens is 16"));
   spec = {};

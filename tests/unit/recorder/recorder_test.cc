@@ -10,10 +10,12 @@
 #include "engine/base/prng.h"
 #include "engine/methods/registry.h"
 #include "engine/metrics/metrics_summary.h"
+#include "engine/recorder/recorder_log.h"
 #include "engine/recorder/recorder_records.h"
 #include "engine/recorder/recorder_replay.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
+#include "traces/proto/run.pb.h"
 
 namespace kvtwin {
 namespace {
@@ -127,6 +129,37 @@ TEST_CASE("recorder: a log keeps the numbers of each engine's scorer") {
   const Result<Log> other = read_log("log", record(setting, true).log);
   REQUIRE(other);
   CHECK(other->options.engines[0].policies.scorer_spec == setting.run.engines[0].policies.scorer_spec);
+}
+
+TEST_CASE("recorder: logs of versions that did not plan passes of probe tokens are refused") {
+  struct Row {
+    const char *scorer, *budget;
+    bool plans_passes, refused;
+  };
+  for (const Row& row : {Row{"judge_q", "ratio", false, true}, Row{"kvzip", "ratio", false, true},
+                         Row{"judge_q", "ratio", true, false}, Row{"judge_q", "all", false, false},
+                         Row{"snapkv", "ratio", false, false}}) {
+    CAPTURE(row.scorer);
+    Setting setting = draw_setting(3);
+    for (CoreConfig& config : setting.run.engines) {
+      config.policies.scorer = row.scorer, config.policies.budget = row.budget;
+      config.policies.identity = "none";
+    }
+    v1::LogRecord header, end;
+    *header.mutable_header() = log_header(setting.run, {"old", 3});
+    CHECK(header.header().plans_passes());
+    header.mutable_header()->set_plans_passes(row.plans_passes);
+    end.mutable_end();
+    std::string bytes;
+    append_record(header, &bytes);
+    append_record(end, &bytes);
+    const Result<Log> log = read_log("log", bytes);
+    CHECK(log.has_value() != row.refused);
+    if (!row.refused) continue;
+    CHECK(log.error().what == std::string("plans_passes is false, but scorer ") + row.scorer +
+                                  " runs passes of probe tokens, which are planned as entries of steps");
+    CHECK(log.error().hint == "record the run again with this version");
+  }
 }
 
 TEST_CASE("recorder: a log does not depend on how the backend coalesced its steps") {

@@ -21,8 +21,7 @@ inline sim::GraphPricerSpec identity_spec(const char* llm = "llama-3.1-8b") {
 inline LaunchStep step_of(uint64_t number, uint32_t repeat, std::span<const PlanEntry> entries) {
   LaunchStep step{
       .step = StepId{number}, .repeat = repeat, .entries = entries, .allocations = {}, .prefix_hits = {}};
-  for (const PlanEntry& entry : entries) step.tokens += entry.tokens;
-  step.tokens_padded = step.tokens;
+  for (const PlanEntry& entry : entries) step.tokens += entry.tokens, step.tokens_padded += entry.stored();
   return step;
 }
 

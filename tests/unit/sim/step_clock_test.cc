@@ -12,6 +12,7 @@
 #include "engine/base/prng.h"
 #include "models/catalog/catalog.h"
 #include "models/cost/compression_cost.h"
+#include "models/cost/pass_cost.h"
 #include "models/cost_tables/cost_factory.h"
 #include "tests/support/retrieval_names.h"
 #include "tests/unit/sim/clock_runs.h"
@@ -171,6 +172,26 @@ TEST_CASE("step clock: the graph of a step without retrieval takes the serial su
   }
 }
 
+namespace {
+
+// Of two steps, of which the first compresses, after passes of probe tokens or without.
+void check_totals(const sim::StepTotals& totals, const StepCost& first, const StepCost& second, bool passes) {
+  CHECK(totals.compressions == 1);
+  CHECK(totals.prompts == first.device);
+  Ticks sum = 0;
+  for (size_t i = 0; i < first.compression.size(); ++i) {
+    CHECK(totals.compression[i] == first.compression[i] + second.compression[i]);
+    CHECK((first.compression[i] > 0) == (passes || i != static_cast<size_t>(CompressionPart::kProbe)));
+    sum += first.compression[i];
+  }
+  CHECK(totals.prompts_compression == sum);
+  Ticks evidence = 0;
+  for (const Ticks ticks : totals.by_evidence) evidence += ticks;
+  CHECK(evidence == first.device + second.device);
+}
+
+}  // namespace
+
 TEST_CASE(
     "step clock: compressions are priced with their step, by graph as by sum, and reported separately") {
   const Catalog catalog;
@@ -189,28 +210,31 @@ TEST_CASE(
        .samples = true,
        .tokens = 1000,
        .context = 9000,
-       .dropped = 5000}};
+       .dropped = 5000},
+      {.request = RequestId{2}, .kind = EntryKind::kProbe, .tokens = 32, .context = 6000, .passes_left = 1}};
   const uint32_t keep[] = {100, 301};
   const Compression::Forced forced[] = {{0, 4}, {9968, 10'000}};
   for (const auto place : {CompressionPlace::kInLayers, CompressionPlace::kBehindLayers}) {
     work.after_layers = place == CompressionPlace::kBehindLayers;
-    work.probe_tokens = work.after_layers ? 32 : 0;
     for (const uint32_t begin : {0u, 5100u}) {
       CAPTURE(begin);
       const Compression compression{
           .entry = 1, .begin = begin, .end = 10'000, .forced = forced, .keep = keep};
-      CompressionCost cost(llm, catalog.device("h200").value(), work, llama_cost());
+      CompressionCost cost(llm, catalog.device("h200").value(), work,
+                           std::make_unique<PassCost>(PricedPasses::kAll, llama_cost()));
       sim::GraphPricerSpec spec = identity_spec();
       spec.graph.captures = true, spec.graph.compresses = place;
       sim::GraphPricer pricer(spec, &cost, nullptr);
       sim::StepClock serial(EngineId{}, &cost, 1), graph(EngineId{}, &cost, 1);
       graph.extend(nullptr, &pricer, 1, nullptr);
-      LaunchStep launch = step_of(0, 1, entries);
+      // A pass of another request, where compressions follow all layers.
+      LaunchStep launch = step_of(0, 1, std::span(entries).first(work.after_layers ? 3 : 2));
       launch.compressions = {&compression, 1};
       const std::vector<LaunchStep> launches = {launch, step_of(1, 1, {entries.data(), 1})};
       REQUIRE(ends_of(&serial, launches) == ends_of(&graph, launches));
 
       const ChunkShape chunk{1000, 4000};
+      const PassShape pass{32, 6000, false};
       const CompressionShape shape{
           .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .retained = 236};
       StepShape step;
@@ -218,25 +242,13 @@ TEST_CASE(
       step.decodes = 1, step.decode_context_sum = step.decode_context_max = 700;
       step.chunks = {&chunk, 1}, step.tokens = step.tokens_padded = 1001, step.logits_rows = 2;
       step.compressions = {&shape, 1};
+      step.passes = std::span(&pass, work.after_layers ? 1 : 0);
       const StepCost want = cost.step(step);
-      step.compressions = {}, step.chunks = {};
+      step.compressions = {}, step.chunks = {}, step.passes = {};
       step.tokens = step.tokens_padded = step.logits_rows = 1;
       const StepCost second = cost.step(step);
-      for (const sim::StepClock* clock : {&serial, &graph}) {
-        const sim::StepTotals& totals = clock->totals();
-        CHECK(totals.compressions == 1);
-        CHECK(totals.prompts == want.device);
-        Ticks sum = 0;
-        for (size_t i = 0; i < want.compression.size(); ++i) {
-          CHECK(totals.compression[i] == want.compression[i] + second.compression[i]);
-          CHECK((want.compression[i] > 0) == (work.after_layers || i != size_t{1}));  // 1: probes
-          sum += want.compression[i];
-        }
-        CHECK(totals.prompts_compression == sum);
-        Ticks evidence = 0;
-        for (const Ticks ticks : totals.by_evidence) evidence += ticks;
-        CHECK(evidence == want.device + second.device);
-      }
+      check_totals(serial.totals(), want, second, work.after_layers);
+      check_totals(graph.totals(), want, second, work.after_layers);
     }
   }
 }

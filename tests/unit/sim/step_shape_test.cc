@@ -55,8 +55,10 @@ TEST_CASE("step shape: decodes whose KV entries share pages with others unpack a
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .low_bit = 64},
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .low_bit = 32, .shared_in_part = 2}};
   std::vector<ChunkShape> chunks;
-  const StepShape shape = sim::shape_of(
-      LaunchStep{.tokens = 2, .entries = entries, .allocations = {}, .prefix_hits = {}}, false, &chunks);
+  std::vector<PassShape> passes;
+  const StepShape shape =
+      sim::shape_of(LaunchStep{.tokens = 2, .entries = entries, .allocations = {}, .prefix_hits = {}}, false,
+                    &chunks, &passes);
   CHECK(shape.decode_context_sum == 1200);
   CHECK(shape.decode_low_bit_sum == 96);
   CHECK(shape.decodes_unpacked == 1);
@@ -71,7 +73,8 @@ TEST_CASE(
                                {.kind = EntryKind::kChunk, .tokens = 8, .context = 500}};
   const LaunchStep launch{.tokens = 110, .entries = entries, .allocations = {}, .prefix_hits = {}};
   std::vector<ChunkShape> chunks;
-  StepShape shape = sim::shape_of(launch, true, &chunks);
+  std::vector<PassShape> passes;
+  StepShape shape = sim::shape_of(launch, true, &chunks, &passes);
   CHECK(shape.decodes == 2);
   CHECK(shape.listed_decodes == 1);
   CHECK(chunks[0].listed);
@@ -79,7 +82,7 @@ TEST_CASE(
   CHECK(shape.decode_context_sum == 1199);
   shape.chunks = {};
   const GraphShapes::Key dropped_slots = GraphShapes::key(shape);
-  shape = sim::shape_of(launch, false, &chunks);
+  shape = sim::shape_of(launch, false, &chunks, &passes);
   CHECK(shape.listed_decodes == 0);
   CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
@@ -87,4 +90,29 @@ TEST_CASE(
   // The number of requests with dropped slots is not part of a graph key: all decodes read lists.
   shape.listed_decodes = 2;
   CHECK(GraphShapes::key(shape) == dropped_slots);
+}
+
+TEST_CASE(
+    "step shape: a pass of probe tokens is no chunk, and its compression ranks what the request holds") {
+  const PlanEntry entries[] = {kChunk,
+                               {.kind = EntryKind::kProbe, .tokens = 32, .context = 500, .dropped = 20},
+                               {.kind = EntryKind::kProbe, .tokens = 40, .context = 900, .passes_left = 2}};
+  const LaunchStep launch{
+      .tokens = 172, .tokens_padded = 104, .entries = entries, .allocations = {}, .prefix_hits = {}};
+  std::vector<ChunkShape> chunks;
+  std::vector<PassShape> passes;
+  const StepShape shape = sim::shape_of(launch, false, &chunks, &passes);
+  CHECK(shape.tokens == 100);
+  CHECK(shape.tokens_padded == 104);
+  CHECK(shape.chunks.size() == 1);
+  REQUIRE(shape.passes.size() == 2);
+  CHECK(passes[0].tokens == 32);
+  CHECK(passes[0].context == 480);
+  CHECK(passes[0].last);
+  CHECK(passes[1].context == 900);
+  CHECK_FALSE(passes[1].last);
+  CHECK(GraphShapes::key(shape) == GraphShapes::Key{});
+  const Compression compression{.entry = 1, .begin = 0, .end = 500, .forced = {}, .keep = {}};
+  CHECK(sim::shape_of(compression, entries).tokens == 500);
+  CHECK(sim::shape_of(compression, entries).ranked == 480);
 }

@@ -82,7 +82,7 @@ TEST_CASE("tidy: the scheduler knows neither layouts of KV nor methods") {
   const int request = count_fields(text_of("engine/scheduler/request.h"), "Request");
   const int progress = count_fields(text_of("engine/kv/request_progress.h"), "RequestProgress");
   CHECK(request > 5);
-  CHECK(progress == 5);
+  CHECK(progress == 6);
   CHECK(request + progress <= 20);
 }
 TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }

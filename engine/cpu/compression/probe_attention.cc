@@ -1,4 +1,4 @@
-#include "engine/cpu/compression/probe_pass.h"
+#include "engine/cpu/compression/probe_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace kvtwin::cpu {
 
-void ProbePass::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
+void ProbeAttention::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
   const uint32_t first = kv_entries_.next_phase();
   const kernels::RopeTable rope{rope_.inverse, rope_.scale};

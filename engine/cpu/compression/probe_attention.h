@@ -1,12 +1,12 @@
-// ProbePass runs probe tokens, which attend to a request's KV entries and to one another, and stores only
-// their queries and keys: Judge Q's soft tokens (docs/design/methods/judge-q.md#inference), KVzip's
-// repetitions (docs/design/methods/uniform.md#kvzip).
+// ProbeAttention is the attention of a pass of probe tokens, which attend to a request's KV entries and to
+// one another, and stores only their queries and keys: Judge Q's soft tokens
+// (docs/design/methods/judge-q.md#inference), KVzip's repetitions (docs/design/methods/uniform.md#kvzip).
 //
 // Probe tokens follow the request's KV entries. Their keys and values are staged, so pages are byte for byte
 // unchanged (test J-1).
 
-#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
-#define KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
+#ifndef KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_ATTENTION_H_
+#define KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_ATTENTION_H_
 
 #include <vector>
 
@@ -17,11 +17,11 @@
 
 namespace kvtwin::cpu {
 
-class ProbePass final : public LayerAttention {
+class ProbeAttention final : public LayerAttention {
  public:
   // All arguments must outlive it. REQUIRES: the store can stage the rows.
-  ProbePass(KvEntryStore* store, const RequestTable* kv_entries, const LlmSpec* llm,
-            const RopeFrequencies* rope)
+  ProbeAttention(KvEntryStore* store, const RequestTable* kv_entries, const LlmSpec* llm,
+                 const RopeFrequencies* rope)
       : store_(*store), kv_entries_(*kv_entries), llm_(*llm), rope_(*rope), probes_(llm->layers) {}
 
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
@@ -41,4 +41,4 @@ class ProbePass final : public LayerAttention {
 
 }  // namespace kvtwin::cpu
 
-#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_PASS_H_
+#endif  // KVTWIN_ENGINE_CPU_COMPRESSION_PROBE_ATTENTION_H_
