@@ -22,7 +22,7 @@ using kernels::ScoreSource;
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 constexpr double kExponential = 16;     // vector operations
 constexpr double kResidualWidth = 256;  // docs/design/methods/intentkv.md#scorer
-constexpr double kSpanRows = 64;        // IntentKV's query span
+constexpr double kSpanRows = 64;        // assumed length of IntentKV's query span
 
 class Filler {
  public:
