@@ -40,8 +40,11 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
 }  // namespace
 
 TEST_CASE("methods: each one that drops KV entries has a small scenario") {
-  const std::vector<std::string> large = dropping(kMethods);
-  CHECK(large == dropping(kMethods / "tiny"));
+  const std::vector<std::string> large = dropping(kMethods), small = dropping(kMethods / "tiny");
+  for (const std::string& method : large) {
+    CAPTURE(method);
+    CHECK(std::find(small.begin(), small.end(), method) != small.end());
+  }
   CHECK(large.size() >= 23);
 }
 
