@@ -292,7 +292,9 @@ uint32_t GroupedKvManager::take_ahead(uint32_t steps, Launch* launch) {
       Request& r = requests_[request];
       for (const uint32_t group : r.tables.crossing(context_.progress[request].computed + offset - 1)) {
         if (r.tables.ring_full(group)) continue;
-        if (!supply_.free_page_is_next()) {
+        // Pages that are reserved for other requests are not taken ahead either.
+        if (!supply_.free_page_is_next() ||
+            supply_.available(r.reserved, checkpoints_.pages_evictable()) == 0) {
           able = offset;
           break;
         }
