@@ -61,7 +61,8 @@ class RequestTable {
   // left.
   void reuse(std::span<const PageId> pages, const std::vector<bool>& dropped_tokens);
   void allocate(uint32_t group, PageId page);
-  // kMove: replaces the group's table by these pages. Pages for further KV entries come from allocate().
+  // Replaces the group's table by these pages; its KV entries are in the same order in them. Pages for
+  // further KV entries come from allocate().
   void retable(uint32_t group, std::span<const PageId> pages) {
     groups_.at(group).pages.assign(pages.begin(), pages.end());
   }

@@ -129,14 +129,18 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (!entry.first) continue;
+      if (!entry.first || entry.swapped_in) continue;
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       scorer_->begin(&request.captured);
       for (std::vector<float>& of_head : request.summaries) of_head.clear();
     }
     for (const PrefixHit& prefix_hit : launch.prefix_hits) {
-      if (prefix_hit.kv_entries.empty()) {
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [&](const PlanEntry& of) { return of.request == prefix_hit.request; });
+      if (entry->swapped_in) {
+        swap_in(prefix_hit);
+      } else if (prefix_hit.kv_entries.empty()) {
         reuse(prefix_hit);
       } else {
         continue_from(prefix_hit);
@@ -173,6 +177,19 @@ void CompressedCache::continue_from(const PrefixHit& prefix_hit) {
       copied_[{prefix_hit.request, g}].assign(tail.rbegin(), tail.rend());
     }
     pages = pages.subspan(count);
+  }
+}
+
+// The request continues with the entries that it had, in other pages.
+void CompressedCache::swap_in(const PrefixHit& prefix_hit) {
+  RequestTable& kv_entries = request_of(prefix_hit.request).kv_entries;
+  if (prefix_hit.kv_entries.empty()) return kv_entries.retable(0, prefix_hit.pages);
+  std::span<const PageId> pages = prefix_hit.pages;
+  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
+    KVT_CHECK(shape_.is_ring(g) ||
+              kv_entries.kv_entries(shape_.groups.members(g)[0]) == prefix_hit.kv_entries[g]);
+    kv_entries.retable(g, pages.first(prefix_hit.shared[g]));
+    pages = pages.subspan(prefix_hit.shared[g]);
   }
 }
 
@@ -219,6 +236,17 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
 }
 
 void CompressedCache::notify(const Command& command) {
+  if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
+      store_->copy(transfer->source[i], transfer->target[i]);
+      const auto dropped = page_dropped_.find(transfer->source[i]);
+      if (dropped == page_dropped_.end()) {
+        page_dropped_.erase(transfer->target[i]);
+      } else {
+        page_dropped_[transfer->target[i]] = dropped->second;
+      }
+    }
+  }
   // A preempted request may still be part of a launched step; when it is readmitted, it starts again.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) {

@@ -100,6 +100,7 @@ class CompressedCache final : public KvCache {
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void reuse(const PrefixHit& prefix_hit);
   void continue_from(const PrefixHit& prefix_hit);
+  void swap_in(const PrefixHit& prefix_hit);
   void fill_copy(RequestId request, const PageAllocation& allocation);
   Request& request_of(RequestId id);
 
