@@ -150,20 +150,27 @@ void GroupTables::clear(std::vector<PageId>* pages) {
   borrows_ = false;
 }
 
-void GroupTables::detach(std::vector<PageId>* pages) {
-  KVT_CHECK(lent() == 0);
+void GroupTables::detach(std::vector<PageId>* lent_pages, std::vector<PageId>* own) {
+  std::vector<uint32_t> lent_here(groups());
   for (uint32_t g = 0; g < groups(); ++g) {
-    for (uint32_t i = 0; i < pages_[g]; ++i) pages->push_back(page(g, i));
-    pages_[g] = 0;
+    lent_here[g] = borrows_ ? pages_[g] : shared(g);
+    for (uint32_t i = 0; i < pages_[g]; ++i) (i < lent_here[g] ? lent_pages : own)->push_back(page(g, i));
   }
+  shared_all_ = lent();
+  shared_.swap(lent_here);
+  borrows_ = false;
+  pages_.assign(groups(), 0);
   pages_all_ = 0;
 }
 
 void GroupTables::attach(uint32_t tokens, std::span<const PageId> pages) {
   KVT_CHECK(pages_all_ == 0 && pages.size() == pages_filled(tokens));
+  size_t lent_next = 0, own_next = shared_all_;
   for (uint32_t g = 0; g < groups(); ++g) {
-    for (uint32_t n = filled(g, tokens); n > 0; --n) give(g, pages[pages_all_]);
+    for (uint32_t i = 0, n = filled(g, tokens); i < n; ++i)
+      give(g, pages[i < shared(g) ? lent_next++ : own_next++]);
   }
+  shared_all_ = 0;
 }
 
 void GroupTables::stand_behind(uint32_t tokens, std::span<const uint32_t> entries_there,

@@ -92,10 +92,11 @@ class GroupTables {
   void trim(uint32_t tokens, std::vector<PageId>* pages);
   // Appends the request's own pages and empties the tables.
   void clear(std::vector<PageId>* pages);
-  // Appends all pages, group by group; the numbers of KV entries stay. REQUIRES: trim() was called, and no
-  // page belongs to a prefix checkpoint.
-  void detach(std::vector<PageId>* pages);
-  // Takes as many pages back, in the same order. REQUIRES: detach(); `tokens` is what it was then.
+  // Appends all pages, group by group: those that belong to prefix checkpoints, and the request's own. The
+  // numbers of KV entries stay. REQUIRES: trim() was called.
+  void detach(std::vector<PageId>* lent, std::vector<PageId>* own);
+  // Takes as many pages back, those for the lent ones first; all are the request's own now. REQUIRES:
+  // detach(); `tokens` is what it was then.
   void attach(uint32_t tokens, std::span<const PageId> pages);
 
   // Prepares to begin with a prefix checkpoint: kv_entries[g] KV entries of the first `tokens` tokens in

@@ -37,7 +37,8 @@ constexpr CombinationRow kPolicyRows[] = {
      kNotBuilt,
      {kPlacement, kLayout, kPrefixCache},
      [](Given c) {
-       return c.ranks() && c.prefix_cache && c.placement.uses_host && !c.placement.uses_resident;
+       return c.ranks() && c.prefix_cache && c.placement.uses_host && !c.placement.uses_resident &&
+              (c.in_place() || !c.swaps);
      },
      "placement {placement} copies whole pages of a cached prefix, which layout {layout} does not keep",
      "set prefix_cache: false, or placement: gpu and preemption: recompute"},

@@ -86,6 +86,7 @@ void PageChecker::swapped_in(const PrefixHit& prefix_hit, uint32_t tokens) {
   const bool by_position =
       slot_retention_ == SlotRetention::kAll || slot_retention_ == SlotRetention::kInPlace;
   KVT_CHECK(by_position == prefix_hit.kv_entries.empty());
+  untaken_.erase(prefix_hit.request);
   std::span<const PageId> pages = prefix_hit.pages;
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     Table& table = of_request[g];
@@ -240,6 +241,7 @@ void PageChecker::transfer_started(const StartTransfer& start) {
   Copy& copy = copies_[transfer];
   copy.source.assign(source.begin(), source.end());
   copy.target.assign(target.begin(), target.end());
+  for (const PageId page : target) sealed_.erase(page);
   copy.leaves_disk = start.source_tier == Tier::kDisk;
   for (const PageId page : source) {
     KVT_CHECK(!pages_[page].empty());

@@ -33,6 +33,12 @@ uint64_t GroupedDemand::to_return(RequestIndex request, uint32_t tokens) const {
                                    raw + (context_.reserves_all() ? left : std::min(left, reserve)));
 }
 
+uint64_t GroupedDemand::for_next(const AdmissionAsk& ask) const {
+  uint64_t pages = 0;
+  for (const RequestIndex request : ask.running) pages += for_next(request, ask.budget);
+  return pages;
+}
+
 uint64_t GroupedDemand::for_next(RequestIndex request, const TokenBudget& budget) const {
   const RequestProgress& progress = context_.progress[request];
   if (progress.launched_out()) return 0;

@@ -29,12 +29,13 @@ class GroupedDemand {
   // Pages that a swapped-out request needs to return: those of its next entry, or all that are reserved for
   // it as at admission. What was compressed stays so; further output is not.
   uint64_t to_return(RequestIndex request, uint32_t tokens) const;
-  // Pages that a running request takes for its next entry, beyond its reservation.
-  uint64_t for_next(RequestIndex request, const TokenBudget& budget) const;
+  // Pages that the running requests take for their next entries, beyond their reservations.
+  uint64_t for_next(const AdmissionAsk& ask) const;
   // KV entries by group after an entry that ends at `tokens` tokens, or after its compression.
   void entries_after(const GroupedRequest& r, uint32_t tokens, std::vector<uint32_t>* entries) const;
 
  private:
+  uint64_t for_next(RequestIndex request, const TokenBudget& budget) const;
   uint64_t lacking(RequestIndex request, uint32_t tokens) const;
 
   const KvContext& context_;

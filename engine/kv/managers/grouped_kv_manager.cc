@@ -22,7 +22,7 @@ void GroupedKvManager::open(RequestIndex request, const RequestReady& event) {
   GroupedRequest& r = requests_[request];
   checkpoints_.open(event, &r.shared);
   r.compression = {};
-  r.holds = r.swapped_in = r.in_transfer = false;
+  r.holds = r.swapped_in = r.unlaunched = r.in_transfer = false;
 }
 
 // --- admission
@@ -46,11 +46,14 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
   const uint32_t cached = checkpoints_.acquire(progress, &r.shared, &r.tables);
   const uint32_t tokens = ask.budget.entry_tokens(progress, cached, false);
   const uint64_t pages = demand_.to_admit(request, cached, tokens);
+  // A request that runs alone waits for copies in flight if it lacks pages. None is admitted meanwhile that
+  // would have to be preempted for it.
+  const uint64_t ahead = parts_.transfers.live() > 0 ? demand_.for_next(ask) : 0;
   // The pin itself may have taken pages that are reserved for others.
   const bool robs =
       supply_.reservations().total() > uint64_t{supply_.pages_free()} + checkpoints_.pages_evictable();
   if (tokens == 0 || robs ||
-      pages + context_.config.watermark_pages >
+      pages + ahead + context_.config.watermark_pages >
           supply_.available(r.reserved, checkpoints_.pages_evictable())) {
     r.tables.clear(&spare_);
     checkpoints_.release(&r.shared, false);
@@ -139,6 +142,7 @@ void GroupedKvManager::stop_borrowing(GroupedRequest* r, uint32_t computed) {
   GroupTables& tables = r->tables;
   if (!tables.borrows()) return;
   list_pages(*r, computed);
+  r->unlaunched = true;
   held_.pages -= tables.pages() - tables.shared();
   tables.drop_borrowed();
 }
@@ -152,7 +156,7 @@ void GroupedKvManager::hold(RequestIndex request) {
 
 void GroupedKvManager::unhold(RequestIndex request) {
   GroupedRequest& r = requests_[request];
-  r.holds = r.swapped_in = false;
+  r.holds = r.swapped_in = r.unlaunched = false;
   held_.entries -= r.tables.kv_entries(context_.progress[request].computed);
   held_.pages -= r.tables.pages();
 }
@@ -180,15 +184,18 @@ bool GroupedKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
 bool GroupedKvManager::swap_out(RequestIndex request) {
   GroupedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
-  if (r.compression.answers > 0) return false;
+  if (r.compression.answers > 0 || r.unlaunched) return false;
   if (!transfers_.can_swap_out(progress, r.tables.pages_filled(progress.computed))) return false;
   unhold(request);
   spare_.clear();
   r.tables.trim(progress.computed, &spare_);  // of an entry that was planned and will not be computed
   for (const PageId page : spare_) supply_.free(page);
   spare_.clear();
-  r.tables.detach(&spare_);
-  transfers_.swap_out({request, r.shared.id}, {}, &spare_, &r);
+  SharedPages shared{checkpoints_.index(), r.shared.chunks.pin, {}};
+  if (shared.index == nullptr) shared.index = &parts_.index;
+  r.tables.detach(&shared.pages, &spare_);
+  r.shared.chunks.pin = {};
+  transfers_.swap_out({request, r.shared.id}, shared, &spare_, &r);
   return true;
 }
 
@@ -198,12 +205,16 @@ Admission GroupedKvManager::swap_in(RequestIndex request, const AdmissionAsk& as
   const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
   if (tokens == 0) return {};
   const uint64_t own = demand_.to_return(request, tokens), copied = r.host_pages.size();
-  if (transfers_.must_wait(own, r)) return {};
+  const uint32_t evictable = checkpoints_.pages_evictable();
+  if (transfers_.must_wait(own, r, evictable)) return {};
   // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
   // at once.
-  uint64_t pages = own;
-  for (const RequestIndex other : ask.running) pages += demand_.for_next(other, ask.budget);
-  const Admission::Kind kind = transfers_.swap_in({request, r.shared.id}, {}, pages, &r);
+  const uint64_t pages = own + demand_.for_next(ask);
+  if (transfers_.must_wait(pages, r, evictable)) return {};
+  if (const uint32_t free = supply_.pages_free(); free < copied)
+    checkpoints_.make_room(static_cast<uint32_t>(copied) - free);
+  const Admission::Kind kind =
+      transfers_.swap_in({request, r.shared.id}, {}, pages, &r, checkpoints_.pages_evictable());
   if (kind == Admission::Kind::kAfterTransfer && demand_.reserves())
     supply_.reservations().reserve(&r.reserved, own - copied);
   return {kind};
@@ -224,7 +235,7 @@ Delivery GroupedKvManager::deliver(RequestIndex request, const Transfer& transfe
   KVT_CHECK(transfer.kind == TransferKind::kSwapIn);
   r.tables.attach(computed, transfer.target);
   hold(request);
-  r.swapped_in = true;
+  r.swapped_in = r.shared.chunks.insert_barred = true;
   return {true, computed};
 }
 
@@ -244,7 +255,7 @@ void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch*
   e.dropped = e.context - static_cast<uint32_t>(div_ceil<uint64_t>(live.before, r.tables.groups()));
   e.grows = !retention_.ring_full(e.context);
   e.swapped_in = r.swapped_in;
-  r.swapped_in = false;
+  r.swapped_in = r.unlaunched = false;
   held_.entries += live.after - live.before;
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
   if (!ring && compressions_.is_due(r.compression, e, tokens, live)) compress(request, entry, launch);

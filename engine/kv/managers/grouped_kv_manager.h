@@ -1,8 +1,9 @@
 // GroupedKvManager lays out KV by head group: a page table per group (group_tables.h), whose KV entries are
 // compacted after a compression, or a ring of pages whose content the backend chooses.
 //
-// Requests share prefix checkpoints (chunk_checkpoints.h), or can be swapped out to the host
-// (request_transfers.h); both at once is not built.
+// Requests share prefix checkpoints (chunk_checkpoints.h), which stay on the GPU, and can be swapped out to
+// the host (request_transfers.h). A request that returns has copies of all its pages and makes no further
+// prefix checkpoints.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_

@@ -16,6 +16,7 @@ struct GroupedRequest : TransferState {
   CompressionState compression;
   bool holds = false;       // it runs
   bool swapped_in = false;  // its next entry lists its pages
+  bool unlaunched = false;  // its planned entry copies pages of a prefix checkpoint
 
   // Its prompt, as it was known at admission, is not computed yet.
   bool fills(uint32_t computed) const { return computed < compression.fill; }

@@ -60,7 +60,9 @@ bool PagedTransfers::can_swap_out(RequestIndex request, uint32_t pages) {
 
 void PagedTransfers::swap_out(RequestIndex request) {
   PagedRequest& r = requests_[request];
-  common_.swap_out(waiter(request), r.prefix.pin, &r.pages, &r);
+  SharedPages shared{&parts_.index, r.prefix.pin, {}};
+  parts_.index.gpu_pages(shared.pin, &shared.pages);
+  common_.swap_out(waiter(request), shared, &r.pages, &r);
   r.prefix.pin = {};
   r.starts = PagedRequest::Starts::kNowhere;
 }

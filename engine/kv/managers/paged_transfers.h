@@ -1,8 +1,7 @@
 // PagedTransfers are the transfers that requests with pages by position wait for: loads of cached prefixes
 // from lower tiers, swaps to the host and back, and hand-over between a prefilling and a decoding engine.
 //
-// Swapping (request_transfers.h): all pages are copied, shared ones too, because the index may evict them
-// before the request returns; those that the index still has are not copied back.
+// Swapping (request_transfers.h): shared pages that the index still has are not copied back.
 //
 // Hand-over: the prefilling engine computes the prompt, samples the first token, keeps the pages and sends
 // HandOver. The decoding engine takes pages when it has room, and fetches those that its index lacks

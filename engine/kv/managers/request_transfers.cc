@@ -2,9 +2,10 @@
 
 namespace kvtwin {
 
-bool RequestTransfers::must_wait(uint64_t pages, const TransferState& state) {
+bool RequestTransfers::must_wait(uint64_t pages, const TransferState& state, uint32_t elsewhere) {
   const bool unsafe = context_.steps.closed();
-  if (!unsafe && pages + context_.config.watermark_pages <= supply_.available(state.reserved)) return false;
+  const uint64_t available = supply_.available(state.reserved, elsewhere);
+  if (!unsafe && pages + context_.config.watermark_pages <= available) return false;
   context_.draft.admission_open = context_.draft.admission_open || unsafe;
   return true;
 }
@@ -19,18 +20,18 @@ bool RequestTransfers::can_swap_out(const RequestProgress& progress, uint64_t pa
          !progress.launched_out() && pages > 0 && parts_.index.free_host_pages(static_cast<uint32_t>(pages));
 }
 
-void RequestTransfers::swap_out(const Transfer::Waiter& who, const Pin& pin, std::vector<PageId>* own,
-                                TransferState* state) {
+void RequestTransfers::swap_out(const Transfer::Waiter& who, const SharedPages& shared,
+                                std::vector<PageId>* own, TransferState* state) {
   supply_.reservations().drop(&state->reserved);
-  Transfer& transfer = parts_.transfers.swap_out(pin, own);
+  Transfer& transfer = parts_.transfers.swap_out(shared, own);
   context_.digest.add(DecisionDigest::kSwapOutStarted, context_.progress[who.index].computed,
                       raw(who.request), transfer.source.size());
   wait(who, state, &transfer);
 }
 
 Admission::Kind RequestTransfers::swap_in(const Transfer::Waiter& who, const Pin& cached, uint64_t pages,
-                                          TransferState* state) {
-  if (must_wait(pages, *state)) {
+                                          TransferState* state, uint32_t elsewhere) {
+  if (must_wait(pages, *state, elsewhere)) {
     parts_.index.release(cached, false);
     return Admission::Kind::kBlocked;
   }

@@ -3,11 +3,12 @@
 //
 // Swapping: a preempted request keeps its KV, on the host (docs/design/methods/composition.md#axes
 // placement). Its pages are copied once no step in flight writes them, and are freed only when the copy
-// completes. What the backend knows of the request besides its pages stays there (engine/runtime/backend.h).
+// completes. Shared pages are copied too, because they may be evicted before the request returns. What the
+// backend knows of the request besides its pages stays there (engine/runtime/backend.h).
 //
 // The request is computed again instead (this is the only list of reasons)
 //   if nothing of it is computed, or all its steps are launched;
-//   if its first entry since it was admitted was not launched: the backend does not know its pages yet;
+//   if the entry that was planned for it begins with a cached prefix and was not launched;
 //   if it awaits the outcome of a compression, which decides where its entries are;
 //   if it holds no page;
 //   if the host has no room, or a copy fails.
@@ -38,20 +39,22 @@ class RequestTransfers {
   RequestTransfers(KvContext* context, KvParts* parts, PageSupply* supply)
       : context_(*context), parts_(*parts), supply_(*supply) {}
 
-  // Whether `pages` GPU pages are unavailable, or no copy may use them yet.
-  bool must_wait(uint64_t pages, const TransferState& state);
+  // Whether `pages` GPU pages are unavailable, or no copy may use them yet. `elsewhere`: as in PageSupply.
+  bool must_wait(uint64_t pages, const TransferState& state, uint32_t elsewhere = 0);
   void wait(const Transfer::Waiter& who, TransferState* state, Transfer* transfer);
 
   // Whether the request, with `pages` pages, may be swapped out, as far as the layout does not matter. The
   // host drops old copies of prefixes to make room.
   bool can_swap_out(const RequestProgress& progress, uint64_t pages);
-  // The pages of the pin and its `own`, which it gives away, are copied to the host once no step writes them.
+  // The shared pages and its `own`, which it gives away, are copied to the host once no step writes them.
   // REQUIRES: can_swap_out().
-  void swap_out(const Transfer::Waiter& who, const Pin& pin, std::vector<PageId>* own, TransferState* state);
+  void swap_out(const Transfer::Waiter& who, const SharedPages& shared, std::vector<PageId>* own,
+                TransferState* state);
   // The pages are copied back, except those of `cached`, which the index still has on the GPU. kNow: nothing
   // had to be copied, and the request holds the pin. `pages`: that must be available, those copied included.
+  // REQUIRES: those copied are free, or evictable in the supply's cache.
   Admission::Kind swap_in(const Transfer::Waiter& who, const Pin& cached, uint64_t pages,
-                          TransferState* state);
+                          TransferState* state, uint32_t elsewhere = 0);
   // The request, whose KV is absent or on its way, has ended.
   void abandon(RequestId request, TransferState* state);
 

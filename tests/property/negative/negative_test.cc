@@ -43,6 +43,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
       {"open_tail", "3000000 3001000"},
       {"early_swap_out", "5000000 5001000"},
       {"awaited_swap_out", "6000000 6001000"},
+      {"uncopied_swap_out", "6000000 6001000"},
       {"early_swap_in", "6000000 6001000"},
       {"early_fetch", "7000000 7001000"},
       {"hot_spill", "8000000 8001000"},

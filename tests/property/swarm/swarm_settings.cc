@@ -249,6 +249,12 @@ uint32_t tables_of(const CoreConfig& config) {
 
 // The same with policies that drop KV entries.
 CompressionTrigger draw_retention_swap(CoreConfig* config, Prng* prng) {
+  if (prng->chance(1, 4)) {
+    const CompressionTrigger compression_trigger = draw_prefix_checkpoints(config, prng);
+    draw_swap(config, prng);
+    config->offload_pages_target = 0;
+    return compression_trigger;
+  }
   CompressionTrigger compression_trigger = draw_retention(config, prng);
   config->prefix_cache = false;
   if (compression_trigger == CompressionTrigger::kTurnStart)

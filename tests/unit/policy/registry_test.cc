@@ -249,8 +249,8 @@ TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the
       {"host", kSwap, false, kCpu, ""},
       {"host", kSwap, false, kCuda, "set placement: gpu and preemption: recompute, or --backend=cpu"},
       {"host", kRecompute, false, kCuda, "not computed on CUDA (not built yet)"},
-      {"host", kSwap, true, kSim, "set prefix_cache: false, or placement: gpu and preemption: recompute"},
-      {"host", kRecompute, true, kSim, "copies whole pages of a cached prefix"},
+      {"host", kRecompute, true, kSim,
+       "set prefix_cache: false, or placement: gpu and preemption: recompute"},
       {"gpu", kRecompute, true, kSim, ""},
       {"gpu", kSwap, false, kSim, "set placement: host, or preemption: recompute"},
   };
@@ -270,6 +270,10 @@ TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the
       const std::string problem = cannot_combine(config, c.where).value_or("");
       CHECK_MESSAGE(problem.empty() == (c.problem[0] == '\0'), problem);
       CHECK_MESSAGE(message(problem, c.problem), problem);
+      config.preemption = kSwap, config.prefix_cache = true, set.placement = "host";
+      // Prefix checkpoints stay on the GPU; prefixes in which slots were dropped are not swapped.
+      const std::string cached = cannot_combine(config, kSim).value_or("");
+      CHECK_MESSAGE(cached.empty() == chunks, cached);
     }
   }
 }

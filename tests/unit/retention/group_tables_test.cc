@@ -22,7 +22,9 @@ void swap(GroupTables* tables, Naive* naive, uint32_t tokens, uint32_t page_toke
   for (const std::vector<PageId>& of_group : naive->pages)
     expected.insert(expected.end(), of_group.begin(), of_group.end());
   CHECK(tables->pages_filled(tokens) == expected.size());
-  tables->detach(&pages);
+  std::vector<PageId> lent;
+  tables->detach(&lent, &pages);
+  CHECK(lent.empty());
   CHECK(pages == expected);
   CHECK(tables->pages() == 0);
   uint64_t lacking = 0;

@@ -146,3 +146,37 @@ TEST_CASE("swap: without room on the host, or after a failed copy, the request i
     done s4                           preempt r2  launch s5 r1:1
   )");
 }
+
+// r2 shares its two chunks with later requests: of its five pages, three belong to prefix checkpoints.
+TEST_CASE("swap: pages of prefix checkpoints are copied too, and stay for other requests") {
+  CoreConfig config = by_group("reserved", 14);
+  config.prefix_cache = true;
+  config.policies.identity = "shared";
+  check_swap(config, CompressionTrigger::kChunkEnd, R"(
+    arrive r1 prompt=8 output=12                 launch s1 r1:8 cut r1:0-8:3,2
+    arrive r2 prompt=16 output=8 is=a:16         -
+    done s1                                      launch s2 r1:1 r2:8 cut r2:0-8:3,2
+    done s2                                      launch s3 r1:1 r2:8 cut r2:7-16:4,2
+    done s3                                      launch s4 r1:1 r2:1
+    done s4                                      launch s5 r1:1 r2:1
+    done s5                                      send t1 5  preempt r2
+    arrive r3 prompt=20 output=1 is=a:16         -
+    cancel r2                                    cancelled r2:3
+    arrived t1                                   launch s6 r1:1   # one page is free, r3 needs two
+    cancel r1                                    -
+    done s6                                      cancelled r1:5  launch s7 r3:4+16 cut r3:15-20:2,1
+  )");
+  // Here it returns: nothing else protects the prefix checkpoints, and they are evicted for its own pages.
+  check_swap(config, CompressionTrigger::kChunkEnd, R"(
+    arrive r1 prompt=8 output=12                 launch s1 r1:8 cut r1:0-8:3,2
+    arrive r2 prompt=16 output=8 is=a:16         -
+    done s1                                      launch s2 r1:1 r2:8 cut r2:0-8:3,2
+    done s2                                      launch s3 r1:1 r2:8 cut r2:7-16:4,2
+    done s3                                      launch s4 r1:1 r2:1
+    done s4                                      launch s5 r1:1 r2:1
+    done s5                                      send t1 5  preempt r2
+    arrived t1                                   return t2 5  launch s6 r1:1
+    arrived t2                                   -
+    done s6                                      launch s7 r1:1 r2:1+18
+  )");
+}
