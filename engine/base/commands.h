@@ -44,6 +44,9 @@ struct PlanEntry {
   // Positions whose queries the scorer remembers for the session, whichever entry computes them.
   TokenRange query{};
   uint32_t passes_left = 0;  // passes of probe tokens that precede its next decode, this one excluded
+  // With `first`: the request was swapped out and continues where it was. Its PrefixHit lists the pages that
+  // hold its KV entries now; everything else that the backend knows of it still holds (runtime/backend.h).
+  bool swapped_in = false;
 
   uint32_t live() const { return context - dropped; }  // KV entries that a head reads, the new ones excluded
   uint32_t stored() const { return kind == EntryKind::kProbe ? 0 : tokens; }  // tokens that get KV entries
@@ -70,7 +73,9 @@ struct PageAllocation {
 // ceil(kv_entries[g] / page_tokens) of each. The KV entries of a head have the positions that they had when
 // the checkpoint was taken. The first shared[g] pages of a group are read in place. The others remain the
 // checkpoint's: before anything is written, they are copied to the first pages that this step allocates to
-// the group. A request continues in the same way after its own prefix checkpoint was taken.
+// the group. A request continues in the same way after its own prefix checkpoint was taken. A request that
+// was swapped in lists its own pages, all of which are shared in this sense; no prefix checkpoint is
+// involved.
 struct PrefixHit {
   RequestId request{};
   std::span<const PageId> pages;
@@ -187,7 +192,8 @@ enum class TransferKind : uint8_t {
   kLoad,     // a cached prefix, from the host or the disk
   kOffload,  // gpu to host
   kReceive,  // GPU pages of engine `from`: the prompt of `request`, which was computed there
-  kSwapOut,  // all pages of a request preempted by swapping, to the host; the last may be partly filled
+  kSwapOut,  // all pages of a request preempted by swapping, to the host; the last of each head group may be
+             // partly filled
   kSwapIn,   // the pages of it that the request still needs, from the host
   kSpill,    // cached prefixes, from the host to the disk
 };
@@ -237,7 +243,8 @@ struct RejectRequest {
   uint64_t limit = 0;
 };
 
-// To the backend: free the state of this request (masks, accumulators, page table).
+// To the backend: free the state of this request (masks, accumulators, page table). If it was preempted, its
+// state may be needed again: its next entry either starts anew, or is swapped_in.
 struct DropRequestState {
   enum class Reason : uint8_t { kFinished, kPreempted, kCancelled };
   EngineId engine{};

@@ -49,6 +49,16 @@ void RequestTable::reuse(std::span<const PageId> pages, const std::vector<bool>&
   }
 }
 
+void RequestTable::swap_in(const PrefixHit& prefix_hit) {
+  if (prefix_hit.kv_entries.empty()) return retable(0, prefix_hit.pages);  // by position
+  std::span<const PageId> pages = prefix_hit.pages;
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    KVT_CHECK(shape_->is_ring(g) || groups_[g].positions[0].size() == prefix_hit.kv_entries[g]);
+    retable(g, pages.first(prefix_hit.shared[g]));
+    pages = pages.subspan(prefix_hit.shared[g]);
+  }
+}
+
 void RequestTable::allocate(uint32_t group, PageId page) { groups_.at(group).pages.push_back(page); }
 
 void RequestTable::add(uint32_t count, bool stored) {

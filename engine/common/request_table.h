@@ -61,7 +61,9 @@ class RequestTable {
   // left.
   void reuse(std::span<const PageId> pages, const std::vector<bool>& dropped_tokens);
   void allocate(uint32_t group, PageId page);
-  // kMove: replaces the group's table by these pages. Pages for further KV entries come from allocate().
+  // The request was swapped in: it has the KV entries that it had, in the pages of the hit.
+  void swap_in(const PrefixHit& prefix_hit);
+  // Replaces the group's table by these pages. Pages for further KV entries come from allocate().
   void retable(uint32_t group, std::span<const PageId> pages) {
     groups_.at(group).pages.assign(pages.begin(), pages.end());
   }

@@ -53,4 +53,13 @@ void SharedPrefixes::drop(Place place) {
   slots[place.slot] = true;
 }
 
+void SharedPrefixes::copied(PageId source, PageId target) {
+  const auto slots = dropped_.find(source);
+  if (slots == dropped_.end()) {
+    dropped_.erase(target);
+  } else {
+    dropped_.insert_or_assign(target, slots->second);
+  }
+}
+
 }  // namespace kvtwin::cpu

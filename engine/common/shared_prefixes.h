@@ -33,6 +33,8 @@ class SharedPrefixes {
 
   // kInPlace: the KV entry in this slot was dropped.
   void drop(Place place);
+  // kInPlace: `target` is a copy of `source`.
+  void copied(PageId source, PageId target);
   // kMove: `table` is what is left of the prefix.
   void take(uint32_t prefix_checkpoint, const RequestTable& table) {
     prefix_checkpoints_.insert_or_assign(prefix_checkpoint, table);

@@ -29,6 +29,30 @@ uint64_t GroupTables::pages_until(uint32_t tokens) const {
   return pages;
 }
 
+uint64_t GroupTables::pages_lacking(uint32_t tokens) const {
+  uint64_t pages = 0;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    const uint32_t need = needs(g, tokens);
+    pages += need - std::min(need, retained_pages(g));
+  }
+  return pages;
+}
+
+uint64_t GroupTables::pages_lacking(std::span<const uint32_t> entries) const {
+  uint64_t pages = 0;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    const uint32_t need = div_ceil(entries[g], shape_->page_tokens);
+    pages += need - std::min(need, retained_pages(g));
+  }
+  return pages;
+}
+
+uint64_t GroupTables::pages_filled(uint32_t tokens) const {
+  uint64_t pages = 0;
+  for (uint32_t g = 0; g < groups(); ++g) pages += filled(g, tokens);
+  return pages;
+}
+
 void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* groups_out) {
   if (settled_ && tokens == from + 1) {
     for (const uint32_t g : crossing(from)) {
@@ -108,8 +132,7 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> entries_left) 
 
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {
   for (uint32_t g = groups(); g-- > 0;) {
-    // Only the group's own need: pages up to an even depth are added when pages are next given.
-    const uint32_t own = div_ceil(kv_entries(g, tokens), shape_->page_tokens);
+    const uint32_t own = filled(g, tokens);  // pages up to an even depth are added when pages are next given
     KVT_CHECK(own >= shared(g));
     while (pages_[g] > own) pages->push_back(take_last(g));
   }
@@ -125,6 +148,29 @@ void GroupTables::clear(std::vector<PageId>* pages) {
   }
   pages_all_ = shared_all_ = 0;
   borrows_ = false;
+}
+
+void GroupTables::detach(std::vector<PageId>* lent_pages, std::vector<PageId>* own) {
+  std::vector<uint32_t> lent_here(groups());
+  for (uint32_t g = 0; g < groups(); ++g) {
+    lent_here[g] = borrows_ ? pages_[g] : shared(g);
+    for (uint32_t i = 0; i < pages_[g]; ++i) (i < lent_here[g] ? lent_pages : own)->push_back(page(g, i));
+  }
+  shared_all_ = lent();
+  shared_.swap(lent_here);
+  borrows_ = false;
+  pages_.assign(groups(), 0);
+  pages_all_ = 0;
+}
+
+void GroupTables::attach(uint32_t tokens, std::span<const PageId> pages) {
+  KVT_CHECK(pages_all_ == 0 && pages.size() == pages_filled(tokens));
+  size_t lent_next = 0, own_next = shared_all_;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    for (uint32_t i = 0, n = filled(g, tokens); i < n; ++i)
+      give(g, pages[i < shared(g) ? lent_next++ : own_next++]);
+  }
+  shared_all_ = 0;
 }
 
 void GroupTables::stand_behind(uint32_t tokens, std::span<const uint32_t> entries_there,

@@ -66,6 +66,11 @@ class GroupTables {
 
   // Pages of its own that the request allocates until it has `tokens` tokens, if no KV entry is dropped.
   uint64_t pages_until(uint32_t tokens) const;
+  // Pages that it lacks for `tokens` tokens, and for entries[g] KV entries in group g.
+  uint64_t pages_lacking(uint32_t tokens) const;
+  uint64_t pages_lacking(std::span<const uint32_t> entries) const;
+  // Pages that hold the KV entries of `tokens` tokens.
+  uint64_t pages_filled(uint32_t tokens) const;
 
   // Appends each group that lacks pages for `tokens` tokens, once per page, in order. `from`: the number of
   // tokens at the last settle().
@@ -87,6 +92,12 @@ class GroupTables {
   void trim(uint32_t tokens, std::vector<PageId>* pages);
   // Appends the request's own pages and empties the tables.
   void clear(std::vector<PageId>* pages);
+  // Appends all pages, group by group: those that belong to prefix checkpoints, and the request's own. The
+  // numbers of KV entries stay. REQUIRES: trim() was called.
+  void detach(std::vector<PageId>* lent, std::vector<PageId>* own);
+  // Takes as many pages back, those for the lent ones first; all are the request's own now. REQUIRES:
+  // detach(); `tokens` is what it was then.
+  void attach(uint32_t tokens, std::span<const PageId> pages);
 
   // Prepares to begin with a prefix checkpoint: kv_entries[g] KV entries of the first `tokens` tokens in
   // group g, and shared[g] pages to be read in place. pages_until() and shared() then report the demand.
@@ -103,6 +114,10 @@ class GroupTables {
  private:
   bool is_ring(uint32_t group) const { return shape_->rings > 0 && shape_->ring[group]; }
   uint32_t needs(uint32_t group, uint32_t tokens) const;
+  // Only the group's own need: without the pages that make all groups even.
+  uint32_t filled(uint32_t group, uint32_t tokens) const {
+    return div_ceil(kv_entries(group, tokens), shape_->page_tokens);
+  }
   uint32_t retained_pages(uint32_t group) const { return borrows_ ? shared(group) : pages_[group]; }
   void widen();
   void order();

@@ -51,8 +51,9 @@ struct TokenBudget {
 };
 
 // The single steps of an engine, as a fence for copies: steps before `touched_until` may still touch pages
-// that are free or findable by now, those of preempted requests and of prompts that were reduced to resident
-// pages. No copy may use such a page until they have ended.
+// that are free or findable by now: those of preempted requests, of prompts that were reduced to resident
+// pages, and of requests that the last of these steps compresses. No copy may use such a page until they have
+// ended.
 struct StepFence {
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;

@@ -33,21 +33,15 @@ constexpr CombinationRow kPolicyRows[] = {
      [](Given c) { return c.ranks() && c.layout.slot_retention == SlotRetention::kAll; },
      "budget {budget} drops KV entries, but layout {layout} has no way to let go of them",
      "choose layout compact, ragged, slot_mask or page_mask"},
-    // This row precedes that of placements: its remedy alone, placement gpu, is refused because swap needs a
-    // host tier.
     {kEverywhere,
      kNotBuilt,
-     {kPreemption, kLayout},
-     [](Given c) { return c.swaps && c.ranks() && c.placement.uses_host && !c.placement.uses_resident; },
-     "preemption swap copies pages that hold every token by position, but layout {layout} drops KV entries, "
-     "whose counts and positions would have to return with the pages",
-     "set preemption: recompute and placement: gpu"},
-    {kEverywhere,
-     kNotBuilt,
-     {kPlacement, kLayout},
-     [](Given c) { return c.ranks() && c.placement.uses_host && !c.placement.uses_resident; },
-     "placement {placement} copies whole pages of a prefix, which layout {layout} does not keep",
-     "use placement gpu"},
+     {kPlacement, kLayout, kPrefixCache},
+     [](Given c) {
+       return c.ranks() && c.prefix_cache && c.placement.uses_host && !c.placement.uses_resident &&
+              (c.in_place() || !c.swaps);
+     },
+     "placement {placement} copies whole pages of a cached prefix, which layout {layout} does not keep",
+     "set prefix_cache: false, or placement: gpu and preemption: recompute"},
     {kEverywhere,
      kRefused,
      {kLayout, kIdentity},

@@ -29,13 +29,6 @@ constexpr CombinationRow kEngineRows[] = {
      "choose scorer streaming_llm, or layout compact"},
     {kEngines,
      kNotBuilt,
-     {kPrecision, kPlacement},
-     [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
-     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries are "
-     "made of",
-     "set placement: gpu, or precision: bf16"},
-    {kEngines,
-     kNotBuilt,
      {kPrecision, kLayout, kRetrieval},
      [](Given c) { return c.entry_lists() && two_bits(c); },
      "precision {precision} packs keys in groups of tokens, which layout {layout} would have to fill head by "
@@ -77,6 +70,21 @@ constexpr CombinationRow kEngineRows[] = {
      "choose layout compact or ragged"},
 
     // What has no kernel yet.
+    {kCudaOnly,
+     kNotBuilt,
+     {kPlacement, kLayout},
+     [](Given c) { return c.drops() && c.placement.uses_host && !c.placement.uses_resident; },
+     "placement {placement} copies pages between tiers, which for those of layout {layout} is not computed "
+     "on "
+     "CUDA",
+     "set placement: gpu and preemption: recompute, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kPrecision, kPlacement},
+     [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
+     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries are "
+     "made of, which is not computed on CUDA",
+     "set placement: gpu, precision: bf16, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kPrecision, kRetrieval},

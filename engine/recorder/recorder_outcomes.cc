@@ -63,7 +63,7 @@ uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const Reque
 void Attempts::saw(const LaunchStep& launch, uint32_t offset) {
   if (offset > 0) return;
   for (const PlanEntry& entry : launch.entries) {
-    if (entry.first) ++attempts_[entry.request];
+    if (entry.first && !entry.swapped_in) ++attempts_[entry.request];
   }
 }
 

@@ -4,6 +4,12 @@
 // Implementations: sim/sim_backend.h (SimGrid), engine/common/cpu_backend.h (the CPU and CUDA engines),
 // engine/recorder/recorder.h (a recorded run), tests/support/script_backend.h (a seeded adversary). The
 // policy cannot detect which one it runs on, by design.
+//
+// What a backend knows of a request (the positions that each head retains, scorer state, dropped slots, page
+// summaries) is its own; the policy never sees it. It lives until the request ends or starts anew, i.e. until
+// an entry with `first` and without `swapped_in`. In particular it survives a swap: kSwapOut copies the pages
+// alone, in the order of the request's tables, and when the request continues, its PrefixHit lists the same
+// pages, in the same order, under other numbers.
 
 #ifndef KVTWIN_ENGINE_RUNTIME_BACKEND_H_
 #define KVTWIN_ENGINE_RUNTIME_BACKEND_H_

@@ -142,9 +142,6 @@ void BatchPlanner::preempt_last() {
   context_.digest.add(DecisionDigest::kPreempted, context_.steps.launched, raw(r.id));
   preempted_ = true;
   if (kv_.preempt(request, {alone})) {
-    RequestProgress& progress = table_.progress(request);
-    // Scores of the passes so far are lost: they begin again.
-    if (progress.passes_left > 0) progress.passes_left = context_.retention.passes().count(progress.computed);
     r.phase = Request::Phase::kSwappedOut;
     if (r.launches == 0) transfers_.submit_swap_out(r.id, context_.out);
   } else {

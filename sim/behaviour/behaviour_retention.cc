@@ -56,16 +56,15 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, DataOutcom
     // Pages that coalesced steps allocated ahead may have been rolled back after an interruption.
     if (dropped_slots_)
       request.pages.resize(std::min<size_t>(request.pages.size(), div_ceil(entry.context, page_tokens_)));
-    if (!entry.first) continue;
+    if (!entry.first || entry.swapped_in) continue;
     request.key = entry.key;
     ++request.attempt;
     request.dropped.assign(groups_.groups(), 0);
     request.pages.clear();
     request.dropped_tokens.clear();
   }
-  for (const PrefixHit& prefix_hit : launch.prefix_hits) continue_from(launch, prefix_hit);
+  for (const PrefixHit& prefix_hit : launch.prefix_hits) begin_with(launch, prefix_hit);
   if (dropped_slots_) {
-    for (const PrefixHit& prefix_hit : launch.prefix_hits) reuse(prefix_hit, &requests_[prefix_hit.request]);
     for (const PageAllocation& allocation : launch.allocations) {
       page_dropped_.erase(allocation.page);
       requests_[launch.entries[allocation.entry].request].pages.push_back(allocation.page);
@@ -89,15 +88,31 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, DataOutcom
   values->link_retained();
 }
 
-// A request that continues from a prefix checkpoint has the entries of that checkpoint.
-void RetentionSource::continue_from(const LaunchStep& launch, const PrefixHit& prefix_hit) {
-  if (prefix_hit.kv_entries.empty()) return;
+void RetentionSource::begin_with(const LaunchStep& launch, const PrefixHit& prefix_hit) {
   const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
                                   [&](const PlanEntry& e) { return e.request == prefix_hit.request; });
   KVT_CHECK(entry != launch.entries.end());
   Request& request = requests_[prefix_hit.request];
-  for (uint32_t g = 0; g < groups_.groups(); ++g)
-    request.dropped[g] = entry->context - prefix_hit.kv_entries[g];
+  if (!prefix_hit.kv_entries.empty()) {
+    // A request that continues from a prefix checkpoint has the entries of that checkpoint.
+    for (uint32_t g = 0; g < groups_.groups(); ++g)
+      request.dropped[g] = entry->context - prefix_hit.kv_entries[g];
+  } else if (dropped_slots_) {
+    entry->swapped_in ? move_to(prefix_hit.pages, &request) : reuse(prefix_hit, &request);
+  }
+}
+
+// The request's dropped slots are in other pages now.
+void RetentionSource::move_to(std::span<const PageId> pages, Request* request) {
+  request->pages.assign(pages.begin(), pages.end());
+  for (const PageId page : pages) page_dropped_.erase(page);
+  for (size_t position = 0; position < request->dropped_tokens.size(); ++position) {
+    const PageId page = pages[position / page_tokens_];
+    if (page == kNoPage || !request->dropped_tokens[position]) continue;
+    std::vector<bool>& of_page = page_dropped_[page];
+    of_page.resize(page_tokens_);
+    of_page[position % page_tokens_] = true;
+  }
 }
 
 void RetentionSource::notify(const Command& command) {

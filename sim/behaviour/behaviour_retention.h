@@ -53,7 +53,8 @@ class RetentionSource final : public OutcomeSource {
   uint32_t retained_of_group(uint32_t group, const Request& request, uint32_t end, uint32_t candidates) const;
   void choose(const Compression& compression, Request* request, std::vector<uint64_t>* live);
   void reuse(const PrefixHit& prefix_hit, Request* request) const;
-  void continue_from(const LaunchStep& launch, const PrefixHit& prefix_hit);
+  void begin_with(const LaunchStep& launch, const PrefixHit& prefix_hit);
+  void move_to(std::span<const PageId> pages, Request* request);
   Fraction fraction_of(uint32_t head, const Request& request, uint32_t end, Fraction fixed) const;
   // A draw for this request.
   uint64_t drawn(const Request& request, std::initializer_list<uint64_t> of) const;

@@ -81,6 +81,24 @@ void PageChecker::reused(const PrefixHit& prefix_hit, uint32_t tokens) {
   table.positions.resize(tokens);
 }
 
+void PageChecker::swapped_in(const PrefixHit& prefix_hit, uint32_t tokens) {
+  std::vector<Table>& of_request = tables(prefix_hit.request);
+  const bool by_position =
+      slot_retention_ == SlotRetention::kAll || slot_retention_ == SlotRetention::kInPlace;
+  KVT_CHECK(by_position == prefix_hit.kv_entries.empty());
+  untaken_.erase(prefix_hit.request);
+  std::span<const PageId> pages = prefix_hit.pages;
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    Table& table = of_request[g];
+    KVT_CHECK(table.positions.size() == (by_position ? tokens : prefix_hit.kv_entries[g]));
+    const size_t count = div_ceil<size_t>(table.positions.size(), shape_.page_tokens);
+    KVT_CHECK(by_position || prefix_hit.shared[g] == count);
+    table.pages.assign(pages.begin(), pages.begin() + static_cast<ptrdiff_t>(count));
+    pages = pages.subspan(count);
+  }
+  KVT_CHECK(pages.empty());
+}
+
 void PageChecker::reused_resident(const PrefixHit& prefix_hit, uint32_t tokens) {
   const size_t count = prefix_hit.pages.size() / 2;
   KVT_CHECK(prefix_hit.pages.size() == 2 * count);
@@ -215,7 +233,7 @@ RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compressio
 void PageChecker::transfer_started(const StartTransfer& start) {
   const std::span<const PageId> source = start.source, target = start.target;
   const TransferId transfer = start.transfer;
-  // All transferred pages are full, except the last one of a request that is swapped out or in.
+  // All transferred pages are full, except the last one of each group of a request that is swapped out or in.
   const bool part = start.kind == TransferKind::kSwapOut || start.kind == TransferKind::kSwapIn;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
@@ -223,9 +241,12 @@ void PageChecker::transfer_started(const StartTransfer& start) {
   Copy& copy = copies_[transfer];
   copy.source.assign(source.begin(), source.end());
   copy.target.assign(target.begin(), target.end());
+  for (const PageId page : target) sealed_.erase(page);
   copy.leaves_disk = start.source_tier == Tier::kDisk;
   for (const PageId page : source) {
-    KVT_CHECK(pages_[page].size() == shape_.page_tokens || (part && page == source.back()));
+    KVT_CHECK(!pages_[page].empty());
+    KVT_CHECK(pages_[page].size() == shape_.page_tokens ||
+              (part && (shape_.groups > 1 || page == source.back())));
     copy.at_start.push_back(pages_[page]);
   }
 }

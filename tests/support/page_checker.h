@@ -40,10 +40,12 @@ class PageChecker {
   PageChecker(uint64_t seed, SlotRetention slot_retention, const GroupShape& shape, const TokenSource* tokens)
       : seed_(seed), slot_retention_(slot_retention), shape_(shape), tokens_(tokens) {}
 
-  // `tokens`: the last page may be partly filled (received from another engine, or swapped in).
+  // `tokens`: the last page may be partly filled (received from another engine).
   void reused(const PrefixHit& prefix_hit, uint32_t tokens);
   // Placement "resident": `pages` lists the prefix's host pages, then GPU pages of the same content.
   void reused_resident(const PrefixHit& prefix_hit, uint32_t tokens);
+  // The request, with `tokens` tokens, continues in other pages, with the entries that it had.
+  void swapped_in(const PrefixHit& prefix_hit, uint32_t tokens);
   void allocated(RequestId request, uint32_t group, PageId page);
   void begins(RequestId request);
   // One entry of one step ran: wrote() writes its tokens (`staged`: not to pages), then reads() checks the

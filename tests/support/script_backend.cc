@@ -318,14 +318,18 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   PageChecker* const checker = engine->checker.get();
   if (checker != nullptr && offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) checker->begins(entry.request);
+      if (entry.first && !entry.swapped_in) checker->begins(entry.request);
     }
     for (const Launch::Reused& one : launch.prefix_hits) {
       const PrefixHit prefix_hit = one.as_prefix_hit();
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
                                       [&](const PlanEntry& it) { return it.request == prefix_hit.request; });
-      engine->resident ? checker->reused_resident(prefix_hit, entry->context)
-                       : checker->reused(prefix_hit, entry->context);
+      if (entry->swapped_in) {
+        checker->swapped_in(prefix_hit, entry->context);
+      } else {
+        engine->resident ? checker->reused_resident(prefix_hit, entry->context)
+                         : checker->reused(prefix_hit, entry->context);
+      }
     }
   }
   std::vector<PlanEntry> entries = launch.entries;

@@ -17,6 +17,12 @@ KvEntryFormat format_of(const PolicySet& set) {
   return {format, set.precision_spec.group, !retrieval_traits(set.retrieval).reads_everything()};
 }
 
+bool is_swapped_in(const LaunchStep& launch, RequestId request) {
+  return std::any_of(launch.entries.begin(), launch.entries.end(), [request](const PlanEntry& entry) {
+    return entry.request == request && entry.swapped_in;
+  });
+}
+
 }  // namespace
 
 RequestTableShape table_shape(const CoreConfig& config) {
@@ -123,14 +129,17 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (!entry.first) continue;
+      if (!entry.first || entry.swapped_in) continue;
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       scorer_->begin(&request.captured);
       for (std::vector<float>& of_head : request.summaries) of_head.clear();
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits)
-      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      RequestTable& table = request_of(prefix_hit.request).kv_entries;
+      is_swapped_in(launch, prefix_hit.request) ? table.swap_in(prefix_hit)
+                                                : shared_.begin(prefix_hit, &table);
+    }
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -170,6 +179,12 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
 }
 
 void CompressedCache::notify(const Command& command) {
+  if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
+      store_->copy(transfer->source[i], transfer->target[i]);
+      shared_.copied(transfer->source[i], transfer->target[i]);
+    }
+  }
   // A preempted request may still be part of a launched step; when it is readmitted, it starts again.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) {

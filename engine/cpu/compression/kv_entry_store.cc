@@ -33,11 +33,12 @@ Result<KvEntryStore> KvEntryStore::make(const KvMemory& memory, const LlmSpec& l
                                         const KvEntryFormat& format) {
   const uint32_t columns = shape->groups.heads_per_group();
   const uint32_t stage_pages = div_ceil(std::max(step_rows, 1u), memory.page_tokens);
-  const uint64_t pages = uint64_t{memory.pages_gpu} + uint64_t{stage_pages} * llm.kv_heads;
+  const auto pages_all = static_cast<uint32_t>(memory.pages());
+  const uint64_t pages = uint64_t{pages_all} + uint64_t{stage_pages} * llm.kv_heads;
   const LlmSpec of_columns = columns_of(llm, columns, llm.head_dim);
   Result<KvStore> scorer_state = KvStore::make(columns_of(llm, columns, 1), memory.page_tokens, pages);
   if (!scorer_state) return tl::unexpected<Error>(scorer_state.error());
-  KvEntryStore out(std::move(*scorer_state), llm, shape, memory.pages_gpu, stage_pages);
+  KvEntryStore out(std::move(*scorer_state), llm, shape, pages_all, stage_pages);
   if (format.format == Format::kBf16) {
     Result<KvStore> kv = KvStore::make(of_columns, memory.page_tokens, pages);
     if (!kv) return tl::unexpected<Error>(kv.error());
@@ -46,13 +47,13 @@ Result<KvEntryStore> KvEntryStore::make(const KvMemory& memory, const LlmSpec& l
   }
   KVT_CHECK(format.format != Format::kInt2 && !shape->rerotate);
   const PageShape page{memory.page_tokens, llm.head_dim, format.group};
-  const PackedPool pool{format.format, memory.pages_gpu};
+  const PackedPool pool{format.format, pages_all};
   Result<PackedStore> packed =
       PackedStore::make(of_columns, page, {&pool, 1}, uint64_t{stage_pages} * llm.kv_heads);
   if (!packed) return tl::unexpected<Error>(packed.error());
   out.packed_.emplace(std::move(*packed));
   if (!format.exact_keys) return out;
-  Result<KvStore> exact = KvStore::make(of_columns, memory.page_tokens, memory.pages_gpu);
+  Result<KvStore> exact = KvStore::make(of_columns, memory.page_tokens, pages_all);
   if (!exact) return tl::unexpected<Error>(exact.error());
   out.exact_.emplace(std::move(*exact));
   return out;

@@ -29,6 +29,24 @@ void DroppedSlots::end(RequestIndex request) {
   row.by_page.clear();
 }
 
+void DroppedSlots::swap_out(RequestIndex request) {
+  KVT_CHECK(requests_[request].prefix.pin.pages == 0);
+  std::erase(requests_[request].pages, kNoPage);
+  rows_[request].holds = false;
+}
+
+// A position has no page if, and only if, all of its entries are dropped.
+void DroppedSlots::swap_in(RequestIndex request) {
+  Row& row = rows_[request];
+  row.holds = true;
+  std::vector<PageId> pages;
+  auto next = requests_[request].pages.begin();
+  for (const uint16_t dropped : row.by_page)
+    pages.push_back(dropped == context_.config.page_tokens ? kNoPage : *next++);
+  pages.insert(pages.end(), next, requests_[request].pages.end());
+  requests_[request].pages.swap(pages);
+}
+
 uint32_t DroppedSlots::longest(const Row& row, uint32_t tokens) const {
   return tokens - (row.compression.answers > 0 ? std::max(row.tokens, row.soon) : row.tokens);
 }

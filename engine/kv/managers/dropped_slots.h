@@ -36,6 +36,11 @@ class DroppedSlots {
   // The request holds a cached prefix: takes over what earlier requests have dropped of it.
   void begin(RequestIndex request);
   void end(RequestIndex request);
+  // The request is swapped out: removes the positions without a page from its pages; swap_in() restores them.
+  // REQUIRES: it does not await an outcome, and shares no prefix.
+  void swap_out(RequestIndex request);
+  void swap_in(RequestIndex request);
+  bool awaits(RequestIndex request) const { return rows_[request].compression.answers > 0; }
 
   uint32_t tokens(RequestIndex request) const { return rows_[request].tokens; }  // dropped
   uint32_t slots(RequestIndex request) const { return rows_[request].slots; }    // positions without a page

@@ -12,39 +12,23 @@ GroupedKvManager::GroupedKvManager(KvContext* context)
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
       supply_(&parts_.gpu, nullptr, &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
-      checkpoints_(context, &supply_) {}
+      transfers_(context, &parts_, &supply_),
+      checkpoints_(context, &supply_),
+      demand_(context, &checkpoints_, &requests_) {}
 
 void GroupedKvManager::open(RequestIndex request, const RequestReady& event) {
   KVT_CHECK(event.emitted == 0);
   if (request >= requests_.size()) requests_.resize(request + 1);
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   checkpoints_.open(event, &r.shared);
   r.compression = {.spans = retention_.spans_of(event)};
-  r.holds = false;
+  r.holds = r.swapped_in = r.unlaunched = r.in_transfer = false;
 }
 
 // --- admission
 
-// Pages that must be available, besides those that its tables hold, to admit the request. `tokens`: its first
-// entry.
-uint64_t GroupedKvManager::pages_to_admit(const Request& r, const RequestProgress& progress, uint32_t cached,
-                                          uint32_t tokens) const {
-  const uint32_t covered = context_.tokens_covered(progress, cached, tokens);
-  if (!retention_.staged())
-    return cached == 0 ? retention_.pages_raw(covered) : r.tables.pages_until(covered);
-  if (!retention_.reserves() && !context_.reserves_all())
-    return retention_.pages_retained(covered, 0) - r.tables.shared();
-  // docs/design/methods/tangram.md#reservation: exactly the retained KV entries of the prompt, and the output
-  // as far as decode_reserve covers it.
-  const uint32_t left = progress.prompt + progress.output - progress.known();
-  const uint32_t reserve = context_.config.policies.budget_spec.decode_reserve;
-  return retention_.pages_retained(progress.known(),
-                                   context_.reserves_all() ? left : std::min(left, reserve)) -
-         r.tables.shared() +
-         (r.shared.chunks.insert_barred ? 0 : checkpoints_.tails_ahead(r.shared, progress.known()));
-}
-
 Admission GroupedKvManager::admit(RequestIndex request, const AdmissionAsk& ask) {
+  if (!requests_[request].host_pages.empty()) return swap_in(request, ask);
   Admission admission = try_admit(request, ask);
   if (admission.kind == Admission::Kind::kBlocked && admission.tokens > 0 && ask.running.empty() &&
       checkpoints_.bar_reuse(&requests_[request].shared)) {
@@ -56,17 +40,20 @@ Admission GroupedKvManager::admit(RequestIndex request, const AdmissionAsk& ask)
 // A request that waits for room retries in every step: it queries counts alone, and gets its pages when it is
 // admitted.
 Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& ask) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
   r.tables.open(&retention_.shape());
   const uint32_t cached = checkpoints_.acquire(progress, &r.shared, &r.tables);
   const uint32_t tokens = ask.budget.entry_tokens(progress, cached, false);
-  const uint64_t pages = pages_to_admit(r, progress, cached, tokens);
+  const uint64_t pages = demand_.to_admit(request, cached, tokens);
+  // A request that runs alone waits for copies in flight if it lacks pages. None is admitted meanwhile that
+  // would have to be preempted for it.
+  const uint64_t ahead = parts_.transfers.live() > 0 ? demand_.for_next(ask) : 0;
   // The pin itself may have taken pages that are reserved for others.
   const bool robs =
       supply_.reservations().total() > uint64_t{supply_.pages_free()} + checkpoints_.pages_evictable();
   if (tokens == 0 || robs ||
-      pages + context_.config.watermark_pages >
+      pages + ahead + context_.config.watermark_pages >
           supply_.available(r.reserved, checkpoints_.pages_evictable())) {
     r.tables.clear(&spare_);
     checkpoints_.release(&r.shared, false);
@@ -78,7 +65,7 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
   r.compression.begin(progress.known(), cached);
   held_.entries += r.tables.kv_entries(cached);
   held_.pages += r.tables.pages();
-  if (retention_.reserves() || context_.reserves_all()) supply_.reservations().reserve(&r.reserved, pages);
+  if (demand_.reserves()) supply_.reservations().reserve(&r.reserved, pages);
   const bool grown = find_groups(r, request, cached, tokens);
   KVT_CHECK(grown);
   grow_from(request, cached);
@@ -88,12 +75,12 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
 // --- pages of running requests
 
 // Fills wanted_ with the groups that need pages. Returns false if these are not available.
-bool GroupedKvManager::find_groups(const Request& r, RequestIndex request, uint32_t computed,
+bool GroupedKvManager::find_groups(const GroupedRequest& r, RequestIndex request, uint32_t computed,
                                    uint32_t tokens) {
   GroupTables& tables = requests_[request].tables;
   wanted_.clear();
-  if (retention_.staged() && computed < r.compression.fill) {
-    entries_after(r, computed + tokens, &after_);
+  if (retention_.staged() && r.fills(computed)) {
+    demand_.entries_after(r, computed + tokens, &after_);
     tables.wanted(after_, &wanted_);
   } else {
     tables.wanted(computed, computed + tokens, &wanted_);
@@ -102,8 +89,9 @@ bool GroupedKvManager::find_groups(const Request& r, RequestIndex request, uint3
 }
 
 void GroupedKvManager::grow_from(RequestIndex request, uint32_t computed) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   const auto more = static_cast<uint32_t>(wanted_.size());
+  if (r.swapped_in) list_pages(r, computed);
   stop_borrowing(&r, computed);
   for (uint32_t i = 0; i < more; ++i) {
     const PageId page = take_page(more - i);
@@ -116,11 +104,15 @@ void GroupedKvManager::grow_from(RequestIndex request, uint32_t computed) {
 }
 
 Room GroupedKvManager::grow(RequestIndex request, uint32_t tokens) {
-  const Request& r = requests_[request];
+  const GroupedRequest& r = requests_[request];
   // The slots of its next KV entries are unknown until the backend has reported the retained counts.
   if (r.compression.answers > 0) return Room::kAwaited;
   const uint32_t computed = context_.progress[request].computed;
-  if (!find_groups(r, request, computed, tokens)) return Room::kNo;
+  if (!find_groups(r, request, computed, tokens)) {
+    const uint64_t coming = parts_.transfers.pages_coming();
+    const uint64_t available = supply_.available(r.reserved, checkpoints_.pages_evictable());
+    return coming > 0 && wanted_.size() <= available + coming ? Room::kComing : Room::kNo;
+  }
   grow_from(request, computed);
   return Room::kYes;
 }
@@ -130,53 +122,131 @@ PageId GroupedKvManager::take_page(uint32_t more) {
   return supply_.take(more);
 }
 
-// The request's next tokens have pages: borrowed pages are copied to the first of these.
-void GroupedKvManager::stop_borrowing(Request* r, uint32_t computed) {
-  GroupTables& tables = r->tables;
-  if (!tables.borrows()) return;
+// The entry being planned begins with the pages of the tables: with those that were swapped in, or with those
+// of a prefix checkpoint, of which it reads the shared ones in place.
+void GroupedKvManager::list_pages(const GroupedRequest& r, uint32_t computed) {
+  const GroupTables& tables = r.tables;
   StepDraft& draft = context_.draft;
   const size_t begin = draft.reused.size(), counts = draft.reused_counts.size();
   for (uint32_t g = 0; g < tables.groups(); ++g) {
     for (uint32_t i = 0; i < tables.pages(g); ++i) draft.reused.push_back(tables.page(g, i));
     draft.reused_counts.push_back(tables.kv_entries(g, computed));
   }
-  for (uint32_t g = 0; g < tables.groups(); ++g) draft.reused_counts.push_back(tables.shared(g));
-  draft.add_hit(begin, counts, tables.groups(), raw(r->shared.last));
+  for (uint32_t g = 0; g < tables.groups(); ++g)
+    draft.reused_counts.push_back(r.swapped_in ? tables.pages(g) : tables.shared(g));
+  draft.add_hit(begin, counts, tables.groups(), r.swapped_in ? 0 : raw(r.shared.last));
+}
+
+// The request's next tokens have pages: borrowed pages are copied to the first of these.
+void GroupedKvManager::stop_borrowing(GroupedRequest* r, uint32_t computed) {
+  GroupTables& tables = r->tables;
+  if (!tables.borrows()) return;
+  list_pages(*r, computed);
+  r->unlaunched = true;
   held_.pages -= tables.pages() - tables.shared();
   tables.drop_borrowed();
 }
 
-void GroupedKvManager::release(RequestIndex request) {
-  Request& r = requests_[request];
+void GroupedKvManager::hold(RequestIndex request) {
+  GroupedRequest& r = requests_[request];
+  r.holds = true;
+  held_.entries += r.tables.kv_entries(context_.progress[request].computed);
+  held_.pages += r.tables.pages();
+}
+
+void GroupedKvManager::unhold(RequestIndex request) {
+  GroupedRequest& r = requests_[request];
+  r.holds = r.swapped_in = r.unlaunched = false;
   held_.entries -= r.tables.kv_entries(context_.progress[request].computed);
   held_.pages -= r.tables.pages();
+}
+
+void GroupedKvManager::release(RequestIndex request) {
+  GroupedRequest& r = requests_[request];
+  unhold(request);
   spare_.clear();
   r.tables.clear(&spare_);
   for (const PageId page : spare_) supply_.free(page);
   checkpoints_.release(&r.shared, true);
-  r.holds = false;
   supply_.reservations().drop(&r.reserved);
 }
 
+// --- swapping
+
 bool GroupedKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
+  if (swap_out(request)) return true;
   if (ask.alone) requests_[request].shared.reuse_barred = true;
   release(request);
   return false;
 }
 
-// --- entries, compressions
-
-void GroupedKvManager::entries_after(const Request& r, uint32_t tokens,
-                                     std::vector<uint32_t>* entries) const {
-  entries->clear();
-  for (uint32_t g = 0; g < r.tables.groups(); ++g) {
-    const uint32_t retained = retention_.entries_after(g, tokens, r.compression.spans);
-    entries->push_back(retention_.staged() ? retained : std::min(retained, r.tables.kv_entries(g, tokens)));
-  }
+// Returns false, and changes nothing, if the request must be computed again (request_transfers.h).
+bool GroupedKvManager::swap_out(RequestIndex request) {
+  GroupedRequest& r = requests_[request];
+  const RequestProgress& progress = context_.progress[request];
+  if (r.compression.answers > 0 || r.unlaunched) return false;
+  if (!transfers_.can_swap_out(progress, r.tables.pages_filled(progress.computed))) return false;
+  unhold(request);
+  spare_.clear();
+  r.tables.trim(progress.computed, &spare_);  // of an entry that was planned and will not be computed
+  for (const PageId page : spare_) supply_.free(page);
+  spare_.clear();
+  SharedPages shared{checkpoints_.index(), r.shared.chunks.pin, {}};
+  if (shared.index == nullptr) shared.index = &parts_.index;
+  r.tables.detach(&shared.pages, &spare_);
+  r.shared.chunks.pin = {};
+  transfers_.swap_out({request, r.shared.id}, shared, &spare_, &r);
+  return true;
 }
 
+Admission GroupedKvManager::swap_in(RequestIndex request, const AdmissionAsk& ask) {
+  GroupedRequest& r = requests_[request];
+  const RequestProgress& progress = context_.progress[request];
+  const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
+  if (tokens == 0) return {};
+  const uint64_t own = demand_.to_return(request, tokens), copied = r.host_pages.size();
+  const uint32_t evictable = checkpoints_.pages_evictable();
+  if (transfers_.must_wait(own, r, evictable)) return {};
+  // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
+  // at once.
+  const uint64_t pages = own + demand_.for_next(ask);
+  if (transfers_.must_wait(pages, r, evictable)) return {};
+  if (const uint32_t free = supply_.pages_free(); free < copied)
+    checkpoints_.make_room(static_cast<uint32_t>(copied) - free);
+  const Admission::Kind kind =
+      transfers_.swap_in({request, r.shared.id}, {}, pages, &r, checkpoints_.pages_evictable());
+  if (kind == Admission::Kind::kAfterTransfer && demand_.reserves())
+    supply_.reservations().reserve(&r.reserved, own - copied);
+  return {kind};
+}
+
+Delivery GroupedKvManager::deliver(RequestIndex request, const Transfer& transfer, bool arrived) {
+  GroupedRequest& r = requests_[request];
+  const uint32_t computed = context_.progress[request].computed;
+  r.in_transfer = false;
+  if (!arrived) {
+    supply_.reservations().drop(&r.reserved);
+    return {};
+  }
+  if (transfer.kind == TransferKind::kSwapOut) {
+    r.host_pages = transfer.target;
+    return {false, computed};
+  }
+  KVT_CHECK(transfer.kind == TransferKind::kSwapIn);
+  r.tables.attach(computed, transfer.target);
+  hold(request);
+  r.swapped_in = r.shared.chunks.insert_barred = true;
+  return {true, computed};
+}
+
+void GroupedKvManager::abandon(RequestIndex request) {
+  transfers_.abandon(requests_[request].shared.id, &requests_[request]);
+}
+
+// --- entries, compressions
+
 void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch* launch) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   PlanEntry& e = launch->entries[entry];
   const uint32_t tokens = context_.progress[request].computed;
   const LiveEntries live{r.tables.kv_entries(e.context), r.tables.kv_entries(tokens),
@@ -185,6 +255,8 @@ void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch*
   e.dropped = e.context - static_cast<uint32_t>(div_ceil<uint64_t>(live.before, r.tables.groups()));
   e.grows = !retention_.ring_full(e.context);
   if (e.kind == EntryKind::kChunk) e.query = compressions_.query(r.compression);
+  e.swapped_in = r.swapped_in;
+  r.swapped_in = r.unlaunched = false;
   held_.entries += live.after - live.before;
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
   RequestProgress& progress = context_.progress[request];
@@ -192,12 +264,15 @@ void GroupedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch*
 }
 
 void GroupedKvManager::compress(RequestIndex request, uint32_t entry, Launch* launch) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   const uint32_t tokens = context_.progress[request].computed;
   compressions_.plan(entry, tokens, &r.compression, launch);
   if (retention_.known()) {
-    entries_after(r, tokens, &after_);
+    const uint32_t pages = r.tables.pages();
+    demand_.entries_after(r, tokens, &after_);
     retain(request, after_);
+    // The step itself still touches the pages that it leaves.
+    if (r.tables.pages() < pages) context_.steps.touched_until = launch->first + 1;
   } else {
     ++r.compression.answers;
     launch->decisive = true;
@@ -212,7 +287,7 @@ void GroupedKvManager::compress(RequestIndex request, uint32_t entry, Launch* la
 
 // Each group now holds `entries` of its KV entries.
 void GroupedKvManager::retain(RequestIndex request, std::span<const uint32_t> entries) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
   held_.entries -= r.tables.kv_entries(progress.computed);
   r.tables.keep(progress.computed, entries);
@@ -237,7 +312,7 @@ void GroupedKvManager::answered(const StepDone& event, const Launch& launch) {
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
     const uint32_t entry = launch.compressions[i].entry;
     const RequestIndex request = launch.members[entry].request_index;
-    Request& r = requests_[request];
+    GroupedRequest& r = requests_[request];
     const auto found = std::find_if(launch.prefix_checkpoints.begin(), launch.prefix_checkpoints.end(),
                                     [entry](const PrefixCheckpoint& s) { return s.entry == entry; });
     const PrefixCheckpoint* const checkpoint = found == launch.prefix_checkpoints.end() ? nullptr : &*found;
@@ -253,7 +328,7 @@ void GroupedKvManager::answered(const StepDone& event, const Launch& launch) {
 
 void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
                              const PrefixCheckpoint* checkpoint) {
-  Request& r = requests_[request];
+  GroupedRequest& r = requests_[request];
   const uint32_t tokens = context_.progress[request].computed;
   after_.clear();
   uint64_t hash = 0;
@@ -290,10 +365,12 @@ uint32_t GroupedKvManager::take_ahead(uint32_t steps, Launch* launch) {
   for (uint32_t offset = 1; offset < able; ++offset) {
     for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
       const RequestIndex request = launch->members[entry].request_index;
-      Request& r = requests_[request];
+      GroupedRequest& r = requests_[request];
       for (const uint32_t group : r.tables.crossing(context_.progress[request].computed + offset - 1)) {
         if (r.tables.ring_full(group)) continue;
-        if (!supply_.free_page_is_next()) {
+        // Pages that are reserved for other requests are not taken ahead either.
+        if (!supply_.free_page_is_next() ||
+            supply_.available(r.reserved, checkpoints_.pages_evictable()) == 0) {
           able = offset;
           break;
         }
@@ -329,7 +406,7 @@ void GroupedKvManager::roll_back(Launch* launch, uint32_t offset) {
   for (; !launch->allocations.empty() && launch->allocations.back().offset >= offset;
        launch->allocations.pop_back()) {
     const PageAllocation& allocation = launch->allocations.back();
-    Request& r = requests_[launch->members[allocation.entry].request_index];
+    GroupedRequest& r = requests_[launch->members[allocation.entry].request_index];
     const PageId page = r.tables.take_last(allocation.group);
     KVT_CHECK(page == allocation.page);
     supply_.roll_back(page);
@@ -382,10 +459,10 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
                                         std::span<const RequestIndex> running) const {
   parts_.check_invariants();
   checkpoints_.check_invariants();
-  uint64_t own = 0, promised = 0, holding = 0;
+  uint64_t own = 0, host_own = 0, promised = 0, holding = 0;
   HeldKv held;
   for (const RequestIndex request : running) {
-    const Request& r = requests_[request];
+    const GroupedRequest& r = requests_[request];
     const uint32_t tokens = context_.progress[request].computed;
     r.tables.check(tokens);
     for (uint32_t g = 0; g < r.tables.groups(); ++g) {
@@ -396,8 +473,9 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
     own += r.tables.pages() - r.tables.lent();
   }
   for (const RequestIndex request : live) {
-    const Request& r = requests_[request];
+    const GroupedRequest& r = requests_[request];
     promised += r.reserved.left;
+    host_own += r.host_pages.size();
     holding += r.holds ? 1 : 0;
     KVT_CHECK(r.holds || (r.tables.pages() == 0 && r.shared.chunks.pin.pages == 0));
   }
@@ -405,7 +483,9 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
   KVT_CHECK(held.entries == held_.entries);
   KVT_CHECK(held.pages == held_.pages);
   supply_.check_invariants(promised, checkpoints_.pages_evictable());
-  KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages());
+  const TransferManager::PagesInFlight in_flight = parts_.transfers.pages_in_flight();
+  KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages() + in_flight.gpu);
+  KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + in_flight.host);
 }
 
 }  // namespace kvtwin

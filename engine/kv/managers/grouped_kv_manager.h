@@ -1,16 +1,17 @@
 // GroupedKvManager lays out KV by head group: a page table per group (group_tables.h), whose KV entries are
 // compacted after a compression, or a ring of pages whose content the backend chooses.
 //
-// Requests share prefix checkpoints (chunk_checkpoints.h).
+// Requests share prefix checkpoints (chunk_checkpoints.h), which stay on the GPU, and can be swapped out to
+// the host (request_transfers.h). A request that returns has copies of all its pages and makes no further
+// prefix checkpoints.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 
 #include <vector>
 
-#include "engine/kv/group_tables.h"
-#include "engine/kv/managers/chunk_checkpoints.h"
-#include "engine/kv/managers/compressions.h"
+#include "engine/kv/managers/grouped_demand.h"
+#include "engine/kv/managers/grouped_request.h"
 #include "engine/kv/managers/kv_parts.h"
 #include "engine/kv/managers/local_kv_manager.h"
 #include "engine/kv/store/page_supply.h"
@@ -34,6 +35,9 @@ class GroupedKvManager final : public LocalKvManager {
 
   bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
   void finish(RequestIndex request) override { release(request); }
+  void abandon(RequestIndex request) override;
+  Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
+  bool pages_return() const override { return parts_.transfers.live() > 0; }
 
   TransferManager& transfers() override { return parts_.transfers; }
   PrefixIndex& prefixes() override { return checkpoints_.index() ? *checkpoints_.index() : parts_.index; }
@@ -45,40 +49,36 @@ class GroupedKvManager final : public LocalKvManager {
                         std::span<const RequestIndex> running) const override;
 
  private:
-  struct Request {
-    ChunkCheckpoints::State shared;
-    GroupTables tables;
-    CompressionState compression;
-    Reservation reserved;
-    bool holds = false;  // it runs
-  };
-
   Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
   void grow_from(RequestIndex request, uint32_t computed);
-  bool find_groups(const Request& r, RequestIndex request, uint32_t computed, uint32_t tokens);
+  bool find_groups(const GroupedRequest& r, RequestIndex request, uint32_t computed, uint32_t tokens);
+  void hold(RequestIndex request);
+  void unhold(RequestIndex request);
+  bool swap_out(RequestIndex request);
+  Admission swap_in(RequestIndex request, const AdmissionAsk& ask);
   PageId take_page(uint32_t more);
   void release(RequestIndex request);
   void roll_back(Launch* launch, uint32_t offset);
-  uint64_t pages_to_admit(const Request& r, const RequestProgress& progress, uint32_t cached,
-                          uint32_t tokens) const;
-  void entries_after(const Request& r, uint32_t tokens, std::vector<uint32_t>* entries) const;
   void compress(RequestIndex request, uint32_t entry, Launch* launch);
   void retain(RequestIndex request, std::span<const uint32_t> entries);
   void apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
              const PrefixCheckpoint* checkpoint);
-  void stop_borrowing(Request* r, uint32_t computed);
+  void list_pages(const GroupedRequest& r, uint32_t computed);
+  void stop_borrowing(GroupedRequest* r, uint32_t computed);
 
   KvContext& context_;
   const Retention& retention_;
   const Compressions compressions_;
   KvParts parts_;
   PageSupply supply_;
+  RequestTransfers transfers_;
   ChunkCheckpoints checkpoints_;
+  const GroupedDemand demand_;
   HeldKv held_;
-  std::vector<Request> requests_;  // by RequestIndex
-  std::vector<uint32_t> wanted_;   // scratch: groups that need a page
-  std::vector<uint32_t> after_;    // scratch: KV entries by group
-  std::vector<PageId> spare_;      // scratch
+  std::vector<GroupedRequest> requests_;  // by RequestIndex
+  std::vector<uint32_t> wanted_;          // scratch: groups that need a page
+  std::vector<uint32_t> after_;           // scratch: KV entries by group
+  std::vector<PageId> spare_;             // scratch
 };
 
 }  // namespace kvtwin

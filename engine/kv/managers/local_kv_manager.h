@@ -1,4 +1,5 @@
-// LocalKvManager is a KvManager whose pages no transfer moves: the KV of a request is on this GPU or absent.
+// LocalKvManager is a KvManager whose requests stay on their engine, and whose cached prefixes have no lower
+// tier. Unless a manager swaps, no transfer moves its pages: the KV of a request is on this GPU or absent.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_LOCAL_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_LOCAL_KV_MANAGER_H_
@@ -10,17 +11,17 @@ namespace kvtwin {
 
 class LocalKvManager : public KvManager {
  public:
-  void abandon(RequestIndex) final {}
+  void abandon(RequestIndex) override {}
   void hand_over(RequestIndex) final { KVT_CHECK(!"hand-over of such pages is not built"); }
   void taken(const PagesTaken&) final {}
-  Delivery deliver(RequestIndex, const Transfer&, bool) final {
+  Delivery deliver(RequestIndex, const Transfer&, bool) override {
     KVT_CHECK(!"transfers of such pages are not built");
     return {};
   }
   void start_copies_down() final {}
   void launch_ended(const Launch&) final {}
-  bool pages_return() const final { return false; }
-  bool idle() const final { return true; }
+  bool pages_return() const override { return false; }
+  bool idle() const final { return !pages_return(); }
 };
 
 }  // namespace kvtwin

@@ -97,7 +97,6 @@ bool PagedKvManager::grow_from(RequestIndex request, uint32_t computed, uint32_t
     draft.reused.insert(draft.reused.end(), r.pages.begin(), r.pages.begin() + filled);
     draft.add_hit(reused);
     r.unlaunched = r.unlaunched || r.starts == Starts::kArrived;
-    r.starts = Starts::kNowhere;
   }
   for (uint32_t left = more; left > 0; --left) {
     r.pages.push_back(supply_.take(left));
@@ -131,9 +130,12 @@ void PagedKvManager::publish(RequestIndex request, uint32_t tokens) {
 }
 
 void PagedKvManager::write_entry(RequestIndex request, uint32_t entry, Launch* launch) {
-  const PlanEntry& e = launch->entries[entry];
+  PlanEntry& e = launch->entries[entry];
+  PagedRequest& r = requests_[request];
   held_.entries += e.stored();
-  requests_[request].unlaunched = false;
+  e.swapped_in = r.starts == Starts::kSwappedIn;
+  r.starts = Starts::kNowhere;
+  r.unlaunched = false;
   if (dropped_) return dropped_->write_entry(request, entry, launch);
   if (e.kind != EntryKind::kDecode) publish(request, 0);
 }
@@ -157,6 +159,11 @@ void PagedKvManager::release(RequestIndex request, bool preempted) {
   r.starts = Starts::kNowhere;
 }
 
+void PagedKvManager::abandon(RequestIndex request) {
+  transfers_.abandon(&requests_[request]);
+  if (dropped_) dropped_->end(request);
+}
+
 void PagedKvManager::hand_over(RequestIndex request) {
   parts_.transfers.allow_offloads();
   const uint32_t computed = context_.progress[request].computed;
@@ -173,19 +180,18 @@ bool PagedKvManager::preempt(RequestIndex request, const PreemptionAsk&) {
   return false;
 }
 
-// Returns false, and changes nothing, if the request must be computed again.
+// Returns false, and changes nothing, if the request must be computed again (request_transfers.h).
 bool PagedKvManager::swap_out(RequestIndex request) {
   PagedRequest& r = requests_[request];
-  const RequestProgress& progress = context_.progress[request];
-  const uint32_t pages = div_ceil(progress.computed, context_.config.page_tokens);
-  if (progress.computed == 0 || r.unlaunched || progress.launched_out() ||
-      !parts_.index.free_host_pages(pages))
-    return false;
-  context_.digest.add(DecisionDigest::kSwapOutStarted, progress.computed, raw(r.id), pages);
-  unhold(request, progress.computed);
+  const uint32_t computed = context_.progress[request].computed;
+  const uint32_t pages = div_ceil(computed, context_.config.page_tokens);
+  if (dropped_ && dropped_->awaits(request)) return false;
+  if (!transfers_.can_swap_out(request, pages - dropped_slots(request))) return false;
+  unhold(request, computed);
   for (; r.span() > pages; r.pages.pop_back()) {
     supply_.free(r.pages.back());  // of an entry that was planned in this step and will not be computed
   }
+  if (dropped_) dropped_->swap_out(request);
   transfers_.swap_out(request);
   return true;
 }
@@ -194,7 +200,7 @@ Admission PagedKvManager::swap_in(RequestIndex request, const AdmissionAsk& ask)
   PagedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
   const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
-  const Admission::Kind kind = transfers_.swap_in(request, tokens, ask);
+  const Admission::Kind kind = transfers_.swap_in(request, tokens, dropped_slots(request), ask);
   if (kind != Admission::Kind::kNow) return {kind};
   r.starts = Starts::kSwappedIn;
   r.prefix.insert_barred = r.load_barred = false;
@@ -210,6 +216,7 @@ Delivery PagedKvManager::deliver(RequestIndex request, const Transfer& transfer,
   const RequestProgress& progress = context_.progress[request];
   r.in_transfer = false;
   if (!arrived) supply_.reservations().drop(&r.reserved);
+  if (!arrived && dropped_) dropped_->end(request);
   const auto attach = [&] {
     r.prefix.pin = transfer.pin;
     r.pages.assign(transfer.target.begin(), transfer.target.end());
@@ -229,6 +236,7 @@ Delivery PagedKvManager::deliver(RequestIndex request, const Transfer& transfer,
     case TransferKind::kSwapIn:
       if (!arrived) return {};
       attach();
+      if (dropped_) dropped_->swap_in(request);
       r.starts = Starts::kSwappedIn;
       r.prefix.insert_barred = r.load_barred = false;
       hold(request, progress.computed);

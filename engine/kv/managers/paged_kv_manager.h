@@ -35,7 +35,7 @@ class PagedKvManager final : public KvManager {
 
   bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
   void finish(RequestIndex request) override { release(request, false); }
-  void abandon(RequestIndex request) override { transfers_.abandon(&requests_[request]); }
+  void abandon(RequestIndex request) override;
   void hand_over(RequestIndex request) override;
   void taken(const PagesTaken& event) override { transfers_.taken(event); }
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "engine/kv/managers/cached_prefix.h"
-#include "engine/kv/reservations.h"
+#include "engine/kv/managers/request_transfers.h"
 
 namespace kvtwin {
 
-struct PagedRequest {
+struct PagedRequest : TransferState {
   // The pages that its next entry lists as filled. The list of a newly admitted request is written at once.
   enum class Starts : uint8_t { kNowhere, kSwappedIn, kArrived };
 
@@ -18,13 +18,10 @@ struct PagedRequest {
   SessionId session{};
   CachedPrefix prefix;
   std::vector<PageId> pages;  // its own, after the prefix, by position; kNoPage: a dropped slot
-  Reservation reserved;
   Starts starts = Starts::kNowhere;
-  bool unlaunched = false;         // its first entry since admission is planned and not launched
-  bool load_barred = false;        // a load failed: compute instead
-  bool in_transfer = false;        // it waits for a transfer
-  std::vector<PageId> host_pages;  // swapped out: its pages
-  bool arrives = false;            // its KV is in the pages `source` of engine `from`, and must be fetched
+  bool unlaunched = false;   // its first entry since admission is planned and not launched
+  bool load_barred = false;  // a load failed: compute instead
+  bool arrives = false;      // its KV is in the pages `source` of engine `from`, and must be fetched
   EngineId from{};
   std::vector<PageId> source;
 

@@ -8,33 +8,20 @@ namespace kvtwin {
 
 // --- admission
 
-// Whether `pages` GPU pages are unavailable, or no copy may use them yet.
-bool PagedTransfers::must_wait(uint64_t pages, const PagedRequest& request) {
-  const bool unsafe = context_.steps.closed();
-  if (!unsafe && pages + context_.config.watermark_pages <= supply_.available(request.reserved)) return false;
-  context_.draft.admission_open = context_.draft.admission_open || unsafe;
-  return true;
-}
-
-void PagedTransfers::wait(RequestIndex request, Transfer* transfer) {
-  requests_[request].in_transfer = true;
-  parts_.transfers.wait(transfer, request, requests_[request].id);
-}
-
 Admission::Kind PagedTransfers::load(RequestIndex request, const Match& match) {
-  const PagedRequest& r = requests_[request];
+  PagedRequest& r = requests_[request];
   if (match.load != Match::kNoLoad) {
     parts_.index.release(match.pin, false);
-    wait(request, &parts_.transfers.find(TransferId{match.load}));
+    common_.wait(waiter(request), &r, &parts_.transfers.find(TransferId{match.load}));
     return Admission::Kind::kAfterTransfer;
   }
-  if (must_wait(match.pin.pages - match.pages_gpu, r)) {
+  if (common_.must_wait(match.pin.pages - match.pages_gpu, r)) {
     parts_.index.release(match.pin, false);
     return Admission::Kind::kBlocked;
   }
   Transfer& transfer = parts_.transfers.load(match);
   supply_.take(static_cast<uint32_t>(transfer.source.size()), &transfer.target);
-  wait(request, &transfer);
+  common_.wait(waiter(request), &r, &transfer);
   parts_.transfers.submit(&transfer, context_.out);
   return Admission::Kind::kAfterTransfer;
 }
@@ -52,7 +39,7 @@ Admission::Kind PagedTransfers::receive(RequestIndex request) {
   const uint32_t missing = static_cast<uint32_t>(r.source.size()) - cached;
   const uint32_t covered = context_.tokens_covered(progress, cached * page, 1);
   const uint64_t pages = std::max<uint64_t>(missing, div_ceil(covered, page) - cached);
-  if (must_wait(pages, r)) {
+  if (common_.must_wait(pages, r)) {
     parts_.index.release(match.pin, false);
     return Admission::Kind::kBlocked;
   }
@@ -60,18 +47,22 @@ Admission::Kind PagedTransfers::receive(RequestIndex request) {
   Transfer& transfer = parts_.transfers.receive(match.pin, r.from, lacking, r.id);
   supply_.take(missing, &transfer.target);
   if (context_.reserves_all()) supply_.reservations().reserve(&r.reserved, pages - missing);
-  wait(request, &transfer);
+  common_.wait(waiter(request), &r, &transfer);
   parts_.transfers.submit(&transfer, context_.out);
   return Admission::Kind::kAfterTransfer;
 }
 
 // --- swapping
 
+bool PagedTransfers::can_swap_out(RequestIndex request, uint32_t pages) {
+  return !requests_[request].unlaunched && common_.can_swap_out(context_.progress[request], pages);
+}
+
 void PagedTransfers::swap_out(RequestIndex request) {
   PagedRequest& r = requests_[request];
-  supply_.reservations().drop(&r.reserved);
-  Transfer& transfer = parts_.transfers.swap_out(r.prefix.pin, &r.pages);
-  wait(request, &transfer);
+  SharedPages shared{&parts_.index, r.prefix.pin, {}};
+  parts_.index.gpu_pages(shared.pin, &shared.pages);
+  common_.swap_out(waiter(request), shared, &r.pages, &r);
   r.prefix.pin = {};
   r.starts = PagedRequest::Starts::kNowhere;
 }
@@ -86,41 +77,26 @@ uint64_t PagedTransfers::pages_for_next(RequestIndex request, const TokenBudget&
   return pages - std::min(pages, requests_[request].span());
 }
 
-Admission::Kind PagedTransfers::swap_in(RequestIndex request, uint32_t tokens, const AdmissionAsk& ask) {
+Admission::Kind PagedTransfers::swap_in(RequestIndex request, uint32_t tokens, uint32_t gaps,
+                                        const AdmissionAsk& ask) {
   PagedRequest& r = requests_[request];
+  if (tokens == 0) return Admission::Kind::kBlocked;
   const uint32_t computed = context_.progress[request].computed, page = context_.config.page_tokens;
   const uint32_t whole = std::min(computed / page, r.prefix.places_known);
   const Match match = parts_.index.acquire_on_gpu(r.prefix.name_space, r.prefix.identity, whole);
   // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
   // at once.
-  uint64_t pages = div_ceil(computed + tokens, page) - match.pin.pages;
+  uint64_t pages = div_ceil(computed + tokens, page) - match.pin.pages - gaps;
   for (const RequestIndex other : ask.running) pages += pages_for_next(other, ask.budget);
-  if (must_wait(pages, r) || tokens == 0) {
-    parts_.index.release(match.pin, false);
-    return Admission::Kind::kBlocked;
-  }
-  Transfer& transfer = parts_.transfers.swap_in(match.pin, &r.host_pages);
-  supply_.take(static_cast<uint32_t>(transfer.source.size()), &transfer.target);
-  if (transfer.source.empty()) {  // the index still has all of them
-    r.prefix.pin = match.pin;
-    parts_.transfers.undo(&transfer);
-    return Admission::Kind::kNow;
-  }
-  wait(request, &transfer);
-  parts_.transfers.submit(&transfer, context_.out);
-  return Admission::Kind::kAfterTransfer;
+  const Admission::Kind kind = common_.swap_in(waiter(request), match.pin, pages, &r);
+  if (kind == Admission::Kind::kNow) r.prefix.pin = match.pin;  // the index still has all of them
+  return kind;
 }
 
 void PagedTransfers::abandon(PagedRequest* request) {
-  if (request->in_transfer) {
-    parts_.transfers.leave(request->id);
-    supply_.reservations().drop(&request->reserved);
-    return;
-  }
-  for (auto page = request->host_pages.rbegin(); page != request->host_pages.rend(); ++page)
-    parts_.tiers.free_host(*page);
-  request->host_pages.clear();
-  if (!request->arrives) return;
+  const bool in_transfer = request->in_transfer;
+  common_.abandon(request->id, request);
+  if (in_transfer || !request->arrives) return;
   request->arrives = false;
   context_.out->push_back(SourceRead{context_.config.engine, request->id, request->from});
 }

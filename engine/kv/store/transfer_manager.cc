@@ -18,6 +18,7 @@ Transfer& TransferManager::open(TransferKind kind, Tier source, Tier target) {
   place->to_request = place->submitted = false;
   place->live = true;
   place->pin = {};
+  place->pinned_in = tiers_.index;
   place->first = 0;
   place->source.clear();
   place->target.clear();
@@ -71,11 +72,12 @@ Transfer& TransferManager::receive(const Pin& cached, EngineId from, std::span<c
   return transfer;
 }
 
-Transfer& TransferManager::swap_out(const Pin& pin, std::vector<PageId>* own) {
+Transfer& TransferManager::swap_out(const SharedPages& shared, std::vector<PageId>* own) {
   Transfer& transfer = open(TransferKind::kSwapOut, Tier::kGpu, Tier::kHost);
-  transfer.pin = pin;
-  transfer.first = pin.pages;
-  tiers_.index->gpu_pages(pin, &transfer.source);
+  transfer.pin = shared.pin;
+  transfer.pinned_in = shared.index;
+  transfer.first = static_cast<uint32_t>(shared.pages.size());
+  transfer.source = shared.pages;
   transfer.source.insert(transfer.source.end(), own->begin(), own->end());
   for (size_t i = 0; i < transfer.source.size(); ++i) transfer.target.push_back(tiers_.host->acquire());
   ++swaps_out_;
@@ -199,7 +201,7 @@ void TransferManager::settle_to_request(const Transfer& transfer, bool arrived) 
 void TransferManager::settle_swap_out(const Transfer& transfer, bool arrived) {
   for (size_t i = transfer.source.size(); i > transfer.first; --i) tiers_.free_gpu(transfer.source[i - 1]);
   pages_coming_ -= static_cast<uint32_t>(transfer.source.size()) - transfer.first;
-  tiers_.index->release(transfer.pin, true);
+  transfer.pinned_in->release(transfer.pin, true);
   --swaps_out_;
   if (arrived && !transfer.waiting.empty()) return;
   for (const PageId page : transfer.target) tiers_.free_host(page);

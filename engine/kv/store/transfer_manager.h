@@ -44,12 +44,20 @@ struct Transfer {
   bool to_request = false;  // kLoad
   bool submitted = false;   // false while steps in flight still write the pages (kSwapOut)
   bool live = false;
-  Pin pin;             // pages of the index that it reads, or that precede those it copies
+  Pin pin;                           // pages of an index that it reads, or that precede those it copies
+  PrefixIndex* pinned_in = nullptr;  // that index; another than the tiers' for prefix checkpoints (kSwapOut)
   uint32_t first = 0;  // position of the first page that it copies; kSwapOut: that the request owned
   std::vector<PageId> source, target;
   std::vector<Waiter> waiting;
   EngineId from{};  // kReceive
   RequestId request{};
+};
+
+// Pages of a request that an index shares among requests and protects by a pin.
+struct SharedPages {
+  PrefixIndex* index = nullptr;
+  Pin pin;
+  std::vector<PageId> pages;
 };
 
 // When prefixes are copied down, from CoreConfig.
@@ -76,9 +84,9 @@ class TransferManager {
   Transfer& fetch(const Pin& prefix);
   // The pages after `cached`, from engine `from`.
   Transfer& receive(const Pin& cached, EngineId from, std::span<const PageId> source, RequestId request);
-  // All pages of the request: those of its pin, and its own, which it gives away. Takes the target.
+  // All pages of the request: those that it shares, and its own, which it gives away. Takes the target.
   // REQUIRES: that many host pages are free.
-  Transfer& swap_out(const Pin& pin, std::vector<PageId>* own);
+  Transfer& swap_out(const SharedPages& shared, std::vector<PageId>* own);
   // The host pages that the request gives away, except those that the index still has on the GPU (`cached`).
   Transfer& swap_in(const Pin& cached, std::vector<PageId>* host_pages);
 

@@ -30,6 +30,16 @@ plant(early_swap_out engine/scheduler/batch_planner.cc
 [[if (r.launches == 0) transfers_.submit_swap_out]]
 [[if (r.launches == 0 || planted("early_swap_out")) transfers_.submit_swap_out]])
 
+plant(awaited_swap_out engine/kv/managers/grouped_kv_manager.cc
+[[if (r.compression.answers > 0 || r.unlaunched) return false;]]
+[[if ((r.compression.answers > 0 && !planted("awaited_swap_out")) ||
+      (r.unlaunched && !planted("uncopied_swap_out")))
+    return false;]])
+
+plant(early_swap_in engine/kv/managers/grouped_kv_manager.cc
+[[if (r.tables.pages() < pages) context_.]]
+[[if (r.tables.pages() < pages && !planted("early_swap_in")) context_.]])
+
 plant(stale_order engine/kv/group_tables.cc
 [[  ordered_ = false;
 }

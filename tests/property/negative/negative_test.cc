@@ -30,7 +30,8 @@ Run run_seeds(const std::string& program, const std::string& seeds) {
 
 TEST_CASE("negative: every planted bug is caught within a thousand seeds, and the seed is named") {
   // The seeds that can expose each bug: any seed, or seeds whose requests drop KV entries, have two formats,
-  // continue from compressed prefixes, swap out, keep prefixes on the host, or have a disk.
+  // continue from compressed prefixes, swap out, swap out what was compressed, keep prefixes on the host, or
+  // have a disk.
   constexpr std::pair<const char*, const char*> kBugs[] = {
       {"leak_on_preempt", "1 1000"},
       {"stale_pin", "1 1000"},
@@ -41,6 +42,9 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
       {"kept_promise", "2000000 2001000"},
       {"open_tail", "3000000 3001000"},
       {"early_swap_out", "5000000 5001000"},
+      {"awaited_swap_out", "6000000 6001000"},
+      {"uncopied_swap_out", "6000000 6001000"},
+      {"early_swap_in", "6000000 6001000"},
       {"early_fetch", "7000000 7001000"},
       {"hot_spill", "8000000 8001000"},
   };

@@ -198,13 +198,13 @@ void print_swarm(uint64_t seed, bool coalesced) {
   if (seed >= kEvictionSeeds) {
     fmt::print("hints after {} % of requests, doubling {} tokens\n", setting.client.hints_per_100,
                c.eviction_doubling_tokens);
-  } else if (seed >= kClusterSeeds) {
+  } else if (seed >= kClusterSeeds && seed < kSwapSeeds) {
     fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
                static_cast<int>(setting.run.routing));
   } else if (seed >= kFormatSeeds && seed < kPrefixCheckpointSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
-  } else if (seed >= kRetentionSeeds && seed < kSwapSeeds) {
+  } else if (c.policies.layout != "paged") {
     const BudgetSpec& spec = c.policies.budget_spec;
     const LayoutSpec& layout = c.policies.layout_spec;
     fmt::print(

@@ -38,6 +38,9 @@ constexpr uint64_t kClusterSeeds = 4'000'000;
 // From this seed on, preempted requests are swapped out to the host.
 constexpr uint64_t kSwapSeeds = 5'000'000;
 
+// From this seed on, preempted requests whose KV entries were dropped are swapped out to the host.
+constexpr uint64_t kRetentionSwapSeeds = 6'000'000;
+
 // From this seed on, requests with resident pages start with host pages of other requests' prompts.
 constexpr uint64_t kResidentSeeds = 7'000'000;
 

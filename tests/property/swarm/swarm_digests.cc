@@ -15,8 +15,17 @@ namespace {
 constexpr uint64_t kBlockSeeds = 50;
 constexpr uint64_t kBlocks = 8;  // of each family: 4,000 seeds
 constexpr uint64_t kFamilies[] = {
-    1,          kRetentionSeeds, kFormatSeeds, kPrefixCheckpointSeeds, kClusterSeeds,
-    kSwapSeeds, kResidentSeeds,  kDiskSeeds,   kEvictionSeeds,         kPassSeeds,
+    1,
+    kRetentionSeeds,
+    kFormatSeeds,
+    kPrefixCheckpointSeeds,
+    kClusterSeeds,
+    kSwapSeeds,
+    kRetentionSwapSeeds,
+    kResidentSeeds,
+    kDiskSeeds,
+    kEvictionSeeds,
+    kPassSeeds,
 };
 
 std::string line_of(uint64_t first) {

@@ -45,6 +45,17 @@ Probes swap_probes() {
                 "end-of-sequence ended coalesced steps", "coalesced steps got pages in advance"});
 }
 
+Probes retention_swap_probes() {
+  return named({"a request was swapped out", "pages of a request were swapped in",
+                "a request was swapped out within its prompt", "a compressed request was swapped in",
+                "a swapped-in request was compressed again", "a swapped-in request lists dropped pages",
+                "a swapped-in request continued to decode", "a request was preempted twice",
+                "a preempted request was computed again", "a swapped-out request was cancelled",
+                "a swap-out failed", "a swap-in failed", "a swap-out while a step was in flight",
+                "a compression with counts from the backend", "a compression between decode steps",
+                "a staged chunk", "coalesced steps got pages in advance"});
+}
+
 Probes resident_probes() {
   return named({"a prefix of host pages was reused", "a prefix of host pages from another session",
                 "a preempted request found its prefix again", "a request with resident pages was preempted",
@@ -145,6 +156,7 @@ Probes all_probes(uint64_t last) {
   if (last >= kEvictionSeeds) return eviction_probes();
   if (last >= kDiskSeeds) return disk_probes();
   if (last >= kResidentSeeds) return resident_probes();
+  if (last >= kRetentionSwapSeeds) return retention_swap_probes();
   if (last >= kSwapSeeds) return swap_probes();
   if (last >= kClusterSeeds) return cluster_probes();
   if (last >= kPrefixCheckpointSeeds) return prefix_checkpoint_probes();

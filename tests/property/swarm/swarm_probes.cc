@@ -117,7 +117,10 @@ void ProbeObserver::notify(const LaunchStep& c) {
     request.passes_left = entry.passes_left;
     if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
     if (entry.first && request.swapped_out && entry.context > 0) saw_return(c, entry, engine);
+    if (entry.first && request.preempted > 0 && !entry.swapped_in)
+      hit("a preempted request was computed again");
     if (entry.first) request.swapped_out = false;
+    if (entry.first) request.swapped_in = entry.swapped_in;
     if (entry.first && entry.context > 0 && request.preempted > 0)
       hit("a preempted request found its prefix again");
   }
@@ -174,6 +177,7 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
     if (compression.before) hit("a compression at the start of a turn");
     if (raw(c.step) > engine->done) hit("a compression while two steps are in flight");
     if (requests_.at(entry.request).preempted > 0) hit("a preempted request was compressed again");
+    if (requests_.at(entry.request).swapped_in) hit("a swapped-in request was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
     if (compression.keep.empty()) engine->unanswered.insert(entry.request);
   }
@@ -185,6 +189,7 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
     const auto entry = std::find_if(c.entries.begin(), c.entries.end(),
                                     [&](const PlanEntry& e) { return e.request == prefix_hit.request; });
     const Request& request = requests_.at(prefix_hit.request);
+    if (entry->swapped_in) continue;
     if (entry->first) {
       hit("a request started with a prefix checkpoint");
       if (engine->prefix_checkpoints.at(prefix_hit.prefix_checkpoint) != request.session)
@@ -270,8 +275,13 @@ void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, cons
   const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
   if (part) hit("a partly filled page was swapped in");
   if (part && entry.kind == EntryKind::kDecode) hit("a swapped-in request continued to decode");
+  if (entry.swapped_in && entry.dropped > 0) hit("a compressed request was swapped in");
+  if (entry.swapped_in && entry.kind == EntryKind::kChunk) hit("a request was swapped out within its prompt");
   for (const PrefixHit& prefix_hit : c.prefix_hits) {
-    if (!part || prefix_hit.request != entry.request || prefix_hit.pages.empty()) continue;
+    if (prefix_hit.request != entry.request) continue;
+    if (std::find(prefix_hit.pages.begin(), prefix_hit.pages.end(), kNoPage) != prefix_hit.pages.end())
+      hit("a swapped-in request lists dropped pages");
+    if (!part || prefix_hit.pages.empty()) continue;
     if (!engine.returned.contains(prefix_hit.pages.front()))
       hit("a swapped-in request found pages in the index");
   }

@@ -29,6 +29,7 @@ class ProbeObserver final : public Observer {
     uint32_t preempted = 0;
     uint32_t passes_left = 0;  // after its last entry
     bool swapped_out = false;  // since its preemption
+    bool swapped_in = false;   // since it was admitted last
     // For a request that another engine prefilled: its KV is being received; its source was released.
     bool arrived = false, on_its_way = false, read = false;
     size_t source_pages = 0;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
+#include "engine/methods/budget_groups.h"
 #include "engine/methods/registry.h"
 #include "tests/property/swarm/swarm.h"
 #include "tests/support/test_policies.h"
@@ -238,6 +239,46 @@ void draw_swap(CoreConfig* config, Prng* prng) {
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
+// Page tables of a request.
+uint32_t tables_of(const CoreConfig& config) {
+  const LayoutTraits layout = layout_traits(config.policies.layout);
+  const bool by_group =
+      layout.slot_retention == SlotRetention::kMove || layout.slot_retention == SlotRetention::kRing;
+  return by_group ? make_groups(config.policies).groups() : 1;
+}
+
+// The same with policies that drop KV entries.
+CompressionTrigger draw_retention_swap(CoreConfig* config, Prng* prng) {
+  if (prng->chance(1, 4)) {
+    const CompressionTrigger compression_trigger = draw_prefix_checkpoints(config, prng);
+    draw_swap(config, prng);
+    config->offload_pages_target = 0;
+    return compression_trigger;
+  }
+  CompressionTrigger compression_trigger = draw_retention(config, prng);
+  config->prefix_cache = false;
+  if (compression_trigger == CompressionTrigger::kTurnStart)
+    compression_trigger = CompressionTrigger::kPromptEnd;  // without a prefix there is nothing at the start
+  draw_swap(config, prng);
+  draw_chunk(config, prng);
+  return compression_trigger;
+}
+
+// Many requests, and GPU pages for one to two of the largest.
+void draw_shortage(Setting* setting, Prng* prng) {
+  ScriptClientOptions& client = setting->client;
+  client.sessions = number(prng, 3, 12);
+  client.prompt_tokens_max = number(prng, 1, 60);
+  client.output_tokens_max = number(prng, 1, 60);
+  for (CoreConfig& config : setting->run.engines) {
+    const uint32_t tables = tables_of(config);
+    const uint32_t fit = div_ceil(client.prompt_tokens_max + client.output_tokens_max, config.page_tokens);
+    config.pages_gpu = tables * number(prng, fit, 2 * fit);
+    config.pages_host = tables * number(prng, 1, prng->chance(1, 3) ? fit : 8 * fit);
+    config.watermark_pages = prng->chance(2, 3) ? 0 : std::min(tables, config.pages_gpu - 1);
+  }
+}
+
 // Resident pages, with prefixes on the host, or of the retained part of a compressed prompt. Returns whether
 // prompts are compressed.
 bool draw_residents(CoreConfig* config, Prng* prng) {
@@ -308,7 +349,8 @@ Setting draw_family(uint64_t seed) {
   draw_scheduling(&config, &prng);
   const bool disk = seed >= kDiskSeeds;
   const bool resident_caches = seed >= kResidentSeeds && !disk;
-  const bool swap_out = seed >= kSwapSeeds && seed < kResidentSeeds;
+  const bool swap_out = seed >= kSwapSeeds && seed < kRetentionSwapSeeds;
+  const bool retention_swap = seed >= kRetentionSwapSeeds && seed < kResidentSeeds;
   const bool cluster = seed >= kClusterSeeds && seed < kSwapSeeds;
   if (cluster && config.policies.placement == "resident") {
     config.policies = PolicySet{};
@@ -320,11 +362,13 @@ Setting draw_family(uint64_t seed) {
     const auto problem = validate_core_config(config);
     if (problem.has_value()) fmt::print(stderr, "{}\n", *problem);
     KVT_CHECK(!problem.has_value());
-  } else if (seed >= kRetentionSeeds && seed < kClusterSeeds) {
-    const bool prefix_checkpoints = seed >= kPrefixCheckpointSeeds;
-    const CompressionTrigger compression_trigger =
-        prefix_checkpoints ? draw_prefix_checkpoints(&config, &prng) : draw_retention(&config, &prng);
-    if (!prefix_checkpoints) draw_chunk(&config, &prng);
+  } else if (retention_swap || (seed >= kRetentionSeeds && seed < kClusterSeeds)) {
+    const bool prefix_checkpoints = seed >= kPrefixCheckpointSeeds && !retention_swap;
+    const CompressionTrigger compression_trigger = retention_swap ? draw_retention_swap(&config, &prng)
+                                                   : prefix_checkpoints
+                                                       ? draw_prefix_checkpoints(&config, &prng)
+                                                       : draw_retention(&config, &prng);
+    if (!prefix_checkpoints && !retention_swap) draw_chunk(&config, &prng);
     setting.run.make_axes = [compression_trigger](const CoreConfig& c) {
       return axes_with_scorer(c, compression_trigger);
     };
@@ -362,6 +406,7 @@ Setting draw_family(uint64_t seed) {
   setting.client.late_rejects = setting.run.prefill_engines > 0;
   setting.client.roles = formats;
   draw_client(config, disk, &prng, &setting.client);
+  if (retention_swap) draw_shortage(&setting, &prng);
   draw_backend(&prng, &setting.backend);
   setting.client.early_ends = setting.backend.eos_per_1000 > 0;
   return setting;

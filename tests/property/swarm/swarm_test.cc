@@ -40,6 +40,15 @@ TEST_CASE("X-3 X-6 swarm: preempted requests are swapped out to the host") {
   }
 }
 
+TEST_CASE("X-3 X-4 X-6 swarm: preempted requests whose KV entries were dropped are swapped out") {
+  Probes probes = all_probes(kRetentionSwapSeeds);
+  for (uint64_t seed = kRetentionSwapSeeds; seed < kRetentionSwapSeeds + 300; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 TEST_CASE("X-3 X-4 X-5 swarm: resident requests that start with prefixes on the host") {
   Probes probes = all_probes(kResidentSeeds);
   for (uint64_t seed = kResidentSeeds; seed < kResidentSeeds + 300; ++seed) {

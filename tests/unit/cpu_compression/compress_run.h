@@ -100,6 +100,11 @@ class LogitHashes final : public OutcomeSource {
   explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
   void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     if (launched) launched(launch, offset);
+    for (const PlanEntry& entry : launch.entries) {
+      if (offset > 0 || !entry.first) continue;
+      if (entry.swapped_in) swapped_in_.insert(entry.request);
+      if (!entry.swapped_in && !launched_.insert(entry.request).second) recomputed_.insert(entry.request);
+    }
     engine_->step(launch, offset, values);
     const size_t vocab =
         engine_->samples().empty() ? 0 : engine_->logits().size() / engine_->samples().size();
@@ -124,7 +129,7 @@ class LogitHashes final : public OutcomeSource {
   std::map<RequestId, std::map<uint32_t, uint64_t>> hashes_;
   bool finite_ = true;
   uint32_t preemptions_ = 0;
-  std::set<RequestId> preempted_;
+  std::set<RequestId> preempted_, launched_, swapped_in_, recomputed_;
   std::function<void(const LaunchStep&, uint32_t offset)> launched;
   std::function<void(RequestId)> dropped;
 
@@ -134,7 +139,7 @@ class LogitHashes final : public OutcomeSource {
 
 struct RunResult {
   std::map<RequestId, std::map<uint32_t, uint64_t>> logits;
-  std::set<RequestId> preempted{};
+  std::set<RequestId> preempted{}, swapped_in{}, recomputed{};
   double worst = 0;
   uint64_t compressions = 0, dropped = 0, preemptions = 0, reused = 0, reused_dropped = 0, rows = 0,
            digest = 0, chose = 0;
@@ -194,7 +199,7 @@ inline RunResult run_of(const RunOf& what) {
   ScriptClient client(client_of(what));
   cpu::IdentityTokens tokens(
       {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
-  const cpu::KvMemory memory{what.config.page_tokens, what.config.pages_gpu, 0, true};
+  const cpu::KvMemory memory{what.config.page_tokens, what.config.pages_gpu, what.config.pages_host, true};
   std::unique_ptr<cpu::KvCache> cache;
   WitnessCache* witness = nullptr;
   ChoiceWitness choices;
@@ -231,6 +236,8 @@ inline RunResult run_of(const RunOf& what) {
   check_replays(recorder.finish(end), end.digest);
   RunResult out{.logits = hashes.hashes_,
                 .preempted = hashes.preempted_,
+                .swapped_in = hashes.swapped_in_,
+                .recomputed = hashes.recomputed_,
                 .preemptions = hashes.preemptions_,
                 .digest = end.digest};
   if (witness != nullptr) {

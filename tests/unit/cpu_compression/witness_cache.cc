@@ -59,7 +59,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
   const uint32_t heads = llm_.layers * llm_.kv_heads;
   for (const PlanEntry& entry : entries_) {
     Request& request = requests_[entry.request];
-    if (offset == 0 && entry.first) request = {};
+    if (offset == 0 && entry.first && !entry.swapped_in) request = {};
     request.dropped_positions.resize(heads);
     request.gathered.resize(heads);
     // Tokens pass through all layers in sequence.
@@ -68,7 +68,11 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
     request.tables.resize(cache_->shape().groups.groups());
   }
   if (offset == 0) {
-    for (const PrefixHit& prefix_hit : launch.prefix_hits) reuse(prefix_hit);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      const auto entry = std::find_if(entries.begin(), entries.end(),
+                                      [&](const PlanEntry& of) { return of.request == prefix_hit.request; });
+      entry->swapped_in ? swap_in(prefix_hit) : reuse(prefix_hit);
+    }
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -84,7 +88,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
       for (const uint32_t p : cache_->positions(entry.request, head)) {
         if (p < entry.context) left.push_back(p);
       }
-      if (entry.first) reused_dropped_ += entry.context - left.size();
+      if (entry.first && !entry.swapped_in) reused_dropped_ += entry.context - left.size();
       for (const uint32_t p : left)
         CHECK_MESSAGE(!requests_[entry.request].dropped_positions[head].contains(p), "back again");
     }
@@ -111,6 +115,13 @@ void WitnessCache::reuse(const PrefixHit& prefix_hit) {
             engine_.session(prefix_hit.request));
     }
   }
+}
+
+// The request has the entries that it had, in other pages.
+void WitnessCache::swap_in(const PrefixHit& prefix_hit) {
+  Request& request = requests_[prefix_hit.request];
+  request.pages.assign(prefix_hit.pages.begin(), prefix_hit.pages.end());
+  request.tables.assign(prefix_hit.shared.begin(), prefix_hit.shared.end());
 }
 
 // the positions that token `row` of the entry may read.
@@ -457,6 +468,15 @@ void WitnessCache::check_retained_before(const PlanEntry& entry, const Compressi
 
 void WitnessCache::notify(const Command& command) {
   cache_->notify(command);
+  if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
+      for (uint32_t slot = 0; slot < page_tokens_; ++slot) {
+        const auto from = slots_.find(uint64_t{raw(transfer->source[i])} * page_tokens_ + slot);
+        if (from != slots_.end())
+          slots_[uint64_t{raw(transfer->target[i])} * page_tokens_ + slot] = from->second;
+      }
+    }
+  }
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop != nullptr && drop->reason != DropRequestState::Reason::kPreempted) requests_.erase(drop->request);
 }

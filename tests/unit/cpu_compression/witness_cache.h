@@ -110,6 +110,7 @@ class WitnessCache final : public cpu::KvCache {
   };
 
   void reuse(const PrefixHit& prefix_hit);
+  void swap_in(const PrefixHit& prefix_hit);
   bool dropped_slots() const { return cache_->shape().slot_retention == SlotRetention::kInPlace; }
   KvEntry& kv_entry(Request* request, uint32_t position);
   struct Turn {

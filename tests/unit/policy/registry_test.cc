@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "engine/methods/combinations.h"
 #include "tests/support/retrieval_names.h"
 
 using namespace kvtwin;
@@ -234,26 +235,46 @@ TEST_CASE("registry: contradictory combinations are refused with a remedy") {
                 "set prefix_eviction: lru"));
 }
 
-TEST_CASE("registry: the remedy for swap with a layout that drops KV entries is accepted") {
-  const auto compressed = [](const char* layout, const char* placement, PreemptionKind preemption) {
-    return complaint([&](CoreConfig* c) {
-      PolicySet& set = c->policies;
-      set.scorer = "snapkv", set.budget = "ratio", set.layout = layout, set.identity = "session";
-      set.scorer_spec.compression_trigger = CompressionTrigger::kPromptEnd;
-      set.budget_spec.ratio = kWhole / 2, set.budget_spec.chunk_tokens = 64;
-      set.placement = placement;
-      c->prefix_cache = false;
-      c->preemption = preemption;
-      c->pages_host = std::string(placement) == "host" ? 10 : 0;
-    });
+TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the remedies are accepted") {
+  constexpr auto kSwap = PreemptionKind::kSwap, kRecompute = PreemptionKind::kRecompute;
+  constexpr auto kSim = Computes::kSim, kCpu = Computes::kCpu, kCuda = Computes::kCuda;
+  const struct {
+    const char* placement;
+    PreemptionKind preemption;
+    bool prefix_cache;
+    Computes where;
+    const char* problem;
+  } cases[] = {
+      {"host", kSwap, false, kSim, ""},
+      {"host", kSwap, false, kCpu, ""},
+      {"host", kSwap, false, kCuda, "set placement: gpu and preemption: recompute, or --backend=cpu"},
+      {"host", kRecompute, false, kCuda, "not computed on CUDA (not built yet)"},
+      {"host", kRecompute, true, kSim,
+       "set prefix_cache: false, or placement: gpu and preemption: recompute"},
+      {"gpu", kRecompute, true, kSim, ""},
+      {"gpu", kSwap, false, kSim, "set placement: host, or preemption: recompute"},
   };
   for (const char* layout : {"compact", "ragged", "page_mask"}) {
-    CAPTURE(layout);
-    const std::string swap = compressed(layout, "host", PreemptionKind::kSwap);
-    CHECK(message(swap, "layout " + std::string(layout) + " drops KV entries"));
-    CHECK(message(swap, "(not built yet); set preemption: recompute and placement: gpu"));
-    CHECK(message(compressed(layout, "host", PreemptionKind::kRecompute), "use placement gpu"));
-    CHECK(compressed(layout, "gpu", PreemptionKind::kRecompute) == "");
+    for (const auto& c : cases) {
+      CAPTURE(layout);
+      CAPTURE(c.problem);
+      CoreConfig config;
+      PolicySet& set = config.policies;
+      const bool chunks = std::string(layout) != "page_mask";  // what is left of a chunk can be cached
+      set.scorer = chunks ? "knorm" : "snapkv", set.budget = "ratio", set.layout = layout;
+      set.identity = "session", set.placement = c.placement;
+      set.scorer_spec.compression_trigger =
+          chunks ? CompressionTrigger::kChunkEnd : CompressionTrigger::kPromptEnd;
+      config.prefix_cache = c.prefix_cache;
+      config.preemption = c.preemption;
+      const std::string problem = cannot_combine(config, c.where).value_or("");
+      CHECK_MESSAGE(problem.empty() == (c.problem[0] == '\0'), problem);
+      CHECK_MESSAGE(message(problem, c.problem), problem);
+      config.preemption = kSwap, config.prefix_cache = true, set.placement = "host";
+      // Prefix checkpoints stay on the GPU; prefixes in which slots were dropped are not swapped.
+      const std::string cached = cannot_combine(config, kSim).value_or("");
+      CHECK_MESSAGE(cached.empty() == chunks, cached);
+    }
   }
 }
 

@@ -28,6 +28,12 @@ struct Engine {
     CHECK(index.insert(0, identity, own, &pin));
     return pin;
   }
+  // The same, as a request's shared pages.
+  SharedPages shared(uint32_t pages) {
+    SharedPages all{&index, cached(pages), {}};
+    index.gpu_pages(all.pin, &all.pages);
+    return all;
+  }
   static void take(PagePool* pool, uint32_t pages, std::vector<PageId>* out) {
     for (uint32_t i = 0; i < pages; ++i) out->push_back(pool->acquire());
   }
@@ -71,7 +77,7 @@ TEST_CASE("transfers: a swap-out gives the request host pages, and frees its GPU
     Engine e;
     std::vector<PageId> own;
     Engine::take(&e.gpu, 3, &own);
-    Transfer& transfer = e.manager.swap_out(e.cached(2), &own);
+    Transfer& transfer = e.manager.swap_out(e.shared(2), &own);
     e.manager.wait(&transfer, kIndex, kRequest);
     CHECK(own.empty());
     CHECK(e.manager.pages_coming() == 3);
@@ -91,7 +97,7 @@ TEST_CASE("transfers: a swap-out that was not submitted ends with its request") 
   Engine e;
   std::vector<PageId> own;
   Engine::take(&e.gpu, 3, &own);
-  e.manager.wait(&e.manager.swap_out({}, &own), kIndex, kRequest);
+  e.manager.wait(&e.manager.swap_out({&e.index, {}, {}}, &own), kIndex, kRequest);
   e.manager.leave(kRequest);
   CHECK(e.manager.live() == 0);
   CHECK(e.out.empty());

@@ -106,6 +106,23 @@ TEST_CASE("two groups cross into new pages at different coalesced steps") {
   )");
 }
 
+// r1 has used up its reservation of 5 pages, r2 has 2 of its own left.
+TEST_CASE("X-4 reserved: coalesced steps do not take pages that are reserved for another request") {
+  CoreConfig config = tangram();
+  config.repeat_max = 100;
+  config.pages_gpu = 11;
+  config.policies.budget_spec.decode_reserve = 4;
+  check(config, CompressionTrigger::kChunkEnd, R"(
+    arrive r1 prompt=8 output=12 triggers=5   launch s1 r1:8 cut r1:0-8:3,2
+    done s1                                   launch s2..s5 r1:1
+    done s2..s5                               launch s6..s12 r1:1
+    arrive r2 prompt=8 output=12              -
+    done s6                                   launch s7 r1:1 r2:8 cut r2:0-8:3,2
+    done s7                                   launch s8 r1:1 r2:1          # r1 needs a seventh page in s9
+    done s8                                   preempt r2  launch s9 r1:1
+  )");
+}
+
 TEST_CASE("prompt end: the whole prompt has pages, and dropped entries free theirs with the step") {
   CoreConfig config = small("compact", "uniform");
   config.policies.budget_spec.kv_entries = 8;

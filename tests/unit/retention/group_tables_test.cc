@@ -16,9 +16,34 @@ struct Naive {
   std::vector<std::vector<PageId>> pages;
 };
 
+// The request is swapped out, and returns to other pages.
+void swap(GroupTables* tables, Naive* naive, uint32_t tokens, uint32_t page_tokens, uint32_t* page_next) {
+  std::vector<PageId> pages, expected;
+  for (const std::vector<PageId>& of_group : naive->pages)
+    expected.insert(expected.end(), of_group.begin(), of_group.end());
+  CHECK(tables->pages_filled(tokens) == expected.size());
+  std::vector<PageId> lent;
+  tables->detach(&lent, &pages);
+  CHECK(lent.empty());
+  CHECK(pages == expected);
+  CHECK(tables->pages() == 0);
+  uint64_t lacking = 0;
+  for (uint32_t g = 0; g < tables->groups(); ++g) {
+    CHECK(tables->kv_entries(g, tokens) == naive->kv_entries[g]);
+    lacking += div_ceil(naive->kv_entries[g] + 3, page_tokens);
+  }
+  CHECK(tables->pages_lacking(tokens + 3) == lacking);
+  pages.clear();
+  for (std::vector<PageId>& of_group : naive->pages) {
+    for (PageId& page : of_group) pages.push_back(page = PageId{(*page_next)++});
+  }
+  tables->attach(tokens, pages);
+  CHECK(tables->pages_lacking(tokens + 3) == lacking - pages.size());
+}
+
 }  // namespace
 
-TEST_CASE("T-2 group tables: equal to plain lists, over 200 seeds of growing, compressing and trimming") {
+TEST_CASE("T-2 group tables: equal to plain lists, over 200 seeds of growing, compressing and swapping") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Prng prng(seed);
@@ -66,6 +91,7 @@ TEST_CASE("T-2 group tables: equal to plain lists, over 200 seeds of growing, co
           }
         }
         CHECK(spare == expected);
+        if (prng.chance(1, 2)) swap(&tables, &naive, tokens, shape.page_tokens, &page_next);
       }
       tables.check(tokens);
       for (uint32_t g = 0; g < shape.groups; ++g) {

@@ -88,12 +88,20 @@ TEST_CASE("validate: retention") {
        [](CoreConfig* c) { c->policies.budget = "released"; }, "choose budget uniform"},
       {"even depth of what gives nothing back", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->policies.budget_spec.uniform_depth = true; }, "choose budget released"},
-      {"host tier", CompressionTrigger::kChunkEnd,
+      {"prefixes on a host tier", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->policies.placement = "host";
          c->pages_host = 10;
+         c->prefix_cache = true;
        },
-       "use placement gpu"},
+       "set prefix_cache: false, or placement: gpu"},
+      {"swapping", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.placement = "host";
+         c->pages_host = 10;
+         c->preemption = PreemptionKind::kSwap;
+       },
+       ""},
       {"suffix-dependent and shared", CompressionTrigger::kPromptEnd,
        [](CoreConfig* c) {
          c->policies.budget = "ratio";
