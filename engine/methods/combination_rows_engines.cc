@@ -123,18 +123,6 @@ constexpr CombinationRow kEngineRows[] = {
      [](Given c) { return c.in_place() && c.scorer.gathers; },
      "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
      "choose layout compact"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kLayout, kPrefixCache},
-     [](Given c) { return c.ranks() && c.prefix_cache && !c.in_place(); },
-     "layout {layout} shares compressed prefixes, whose pages are not copied on CUDA",
-     "set prefix_cache: false, or --backend=cpu"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_turns(c); },
-     "scorer {scorer} works at the start of a turn, which is not computed on CUDA",
-     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
 };
 
 }  // namespace

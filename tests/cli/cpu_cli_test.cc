@@ -160,6 +160,26 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("cpu: requests that share compressed prefixes sample as those that compute them") {
+  const Folder folder;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run",
+                                      KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/tangram_turns.textproto",
+                                      "--quiet", "--no-write", "--set=replay.sessions_max=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = run_kvtwin(folder, words);
+    if (!done.said("no simulated backend")) REQUIRE_MESSAGE(done.status == 0, done.err);
+    return done;
+  };
+  const Outcome shared = run({"--backend=cpu", "--clock=virtual"});
+  const Outcome apart = run({"--backend=cpu", "--clock=virtual", "--set=limits.prefix_cache=false",
+                             "--set=policies.identity=none"});
+  CHECK(shared.out.find("prefix reuse              50.9 %") != std::string::npos);
+  CHECK(after(shared.out, "samples=") == after(apart.out, "samples="));
+  const Outcome simulated = run({"--backend=sim"});
+  if (simulated.status == 0) CHECK(after(shared.out, "decisions=") == after(simulated.out, "decisions="));
+}
+
 TEST_CASE(
     "cpu: turns that grow old are requantised, in both backends alike; with ageing ignored they stay in "
     "int4") {

@@ -23,7 +23,7 @@ uint32_t count_near_top(const std::vector<float>& scores) {
 }  // namespace
 
 HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t count,
-                        const PageCandidates& from, const float* q) {
+                        const PageCandidates& from, const float* q, uint64_t* nan) {
   std::vector<uint32_t> candidates;
   std::vector<kernels::PageVectors> vectors;
   for (uint32_t page = from.first; page < from.end; ++page) {
@@ -39,7 +39,7 @@ HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t 
   HeadChoice out;
   out.scores.assign(from.end - from.first, -std::numeric_limits<float>::infinity());
   for (size_t i = 0; i < candidates.size(); ++i) out.scores[candidates[i] - from.first] = scores[i];
-  for (const uint32_t i : kernels::select_rows(scores, {}, count)) out.chosen.push_back(candidates[i]);
+  for (const uint32_t i : kernels::select_rows(scores, {}, count, nan)) out.chosen.push_back(candidates[i]);
   return out;
 }
 

@@ -27,9 +27,10 @@ struct HeadChoice {
   std::vector<uint32_t> chosen;  // pages, ascending
   std::vector<float> scores;     // of the candidates, from `first` on; -inf for pages of `stays`
 };
-// Selects the `count` best pages for the queries q [group][head_dim], rotated.
+// Selects the `count` best pages for the queries q [group][head_dim], rotated. *nan, if given, is incremented
+// by the scores that are NaN.
 HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t count,
-                        const PageCandidates& candidates, const float* q);
+                        const PageCandidates& candidates, const float* q, uint64_t* nan = nullptr);
 
 // InfiniGen: the positions in [first, end) that each KV head reads, ascending. All heads read the same number
 // of tokens: the mean number of tokens close to each query head's best, at most `most`. q

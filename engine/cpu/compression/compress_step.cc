@@ -171,9 +171,7 @@ void CompressedCache::compress_in_place(const Work& work, std::vector<RankedHead
       live[position / 64] |= uint64_t{1} << (position % 64);
       continue;
     }
-    std::vector<bool>& dropped_tokens = page_dropped_[PageId{any.places[row].page}];
-    dropped_tokens.resize(memory_.page_tokens, false);
-    dropped_tokens[any.places[row].slot] = true;
+    shared_.drop(any.places[row]);
   }
   for (const RankedHead& head : *heads) work.request->captured.keep(head.head, 0, rows);
   work.request->kv_entries.drop_all_but(std::move(left));

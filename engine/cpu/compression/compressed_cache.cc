@@ -44,7 +44,8 @@ CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory&
       rope_(rope_frequencies(weights->llm())),
       retrieval_(config.core.policies.retrieval_spec),
       chooses_(!retrieval_traits(config.core.policies.retrieval).reads_everything()),
-      shape_(table_shape(config.core)) {}
+      shape_(table_shape(config.core)),
+      shared_(&shape_, memory.page_tokens) {}
 
 Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
                                                                const KvMemory& memory,
@@ -132,64 +133,21 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
       scorer_->begin(&request.captured);
       for (std::vector<float>& of_head : request.summaries) of_head.clear();
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
-      if (prefix_hit.kv_entries.empty()) {
-        reuse(prefix_hit);
-      } else {
-        continue_from(prefix_hit);
-      }
-    }
+    for (const PrefixHit& prefix_hit : launch.prefix_hits)
+      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
     KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
     if (memory_.poison) store_->poison(allocation.page);
-    page_dropped_.erase(allocation.page);
     const RequestId request = launch.entries[allocation.entry].request;
     request_of(request).kv_entries.allocate(allocation.group, allocation.page);
-    if (!copied_.empty()) fill_copy(request, allocation);
+    // The request writes to copies only. Scorers that may share a prefix use one chunk at a time, so no
+    // further state is inherited (KvEntryScorer::begin_rows).
+    if (const auto source = shared_.allocated(request, allocation.group, allocation.page))
+      store_->copy(*source, allocation.page);
   }
-  for (const auto& [of, pages] : copied_) KVT_CHECK(pages.empty());
-  copied_.clear();
-}
-
-// The KV entries of a prefix checkpoint's pages are in the slots recorded when it was taken; the request
-// writes to copies only. Scorers that may share a prefix use one chunk at a time, so no further state is
-// inherited (KvEntryScorer::begin_rows).
-void CompressedCache::continue_from(const PrefixHit& prefix_hit) {
-  RequestTable& kv_entries = request_of(prefix_hit.request).kv_entries;
-  kv_entries = prefix_checkpoints_.at(prefix_hit.prefix_checkpoint);
-  std::span<const PageId> pages = prefix_hit.pages;
-  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
-    KVT_CHECK(kv_entries.kv_entries(shape_.groups.members(g)[0]) == prefix_hit.kv_entries[g]);
-    const uint32_t count = div_ceil(prefix_hit.kv_entries[g], memory_.page_tokens),
-                   shared = prefix_hit.shared[g];
-    kv_entries.retable(g, pages.first(shared));
-    if (count > shared) {
-      const std::span<const PageId> tail = pages.subspan(shared, count - shared);
-      copied_[{prefix_hit.request, g}].assign(tail.rbegin(), tail.rend());
-    }
-    pages = pages.subspan(count);
-  }
-}
-
-void CompressedCache::fill_copy(RequestId request, const PageAllocation& allocation) {
-  const auto at = copied_.find({request, allocation.group});
-  if (at == copied_.end() || at->second.empty()) return;
-  store_->copy(at->second.back(), allocation.page);
-  at->second.pop_back();
-}
-
-// Dropped slots of a page are inherited with the page.
-void CompressedCache::reuse(const PrefixHit& prefix_hit) {
-  std::vector<bool> dropped_tokens;
-  for (const PageId page : prefix_hit.pages) {
-    const auto of_page = page_dropped_.find(page);
-    for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
-      dropped_tokens.push_back(page == kNoPage || (of_page != page_dropped_.end() && of_page->second[slot]));
-    }
-  }
-  request_of(prefix_hit.request).kv_entries.reuse(prefix_hit.pages, dropped_tokens);
+  shared_.check_copied();
 }
 
 void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
@@ -210,8 +168,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     values->end_retained(work.rows.request);
   }
   for (const PrefixCheckpoint& prefix_checkpoint : launch.prefix_checkpoints) {
-    prefix_checkpoints_.insert_or_assign(prefix_checkpoint.prefix_checkpoint,
-                                         work_.at(prefix_checkpoint.entry).request->kv_entries);
+    shared_.take(prefix_checkpoint.prefix_checkpoint, work_.at(prefix_checkpoint.entry).request->kv_entries);
   }
   values->link_retained();
 }

@@ -31,6 +31,7 @@
 #include "engine/common/retrieval/resident_request.h"
 #include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/common/scorer_weights.h"
+#include "engine/common/shared_prefixes.h"
 #include "engine/cpu/compression/intent_memory.h"
 #include "engine/cpu/compression/kv_entry_scorer.h"
 #include "engine/cpu/kv_cache.h"
@@ -99,9 +100,6 @@ class CompressedCache final : public KvCache {
   CompressedCache(const CompressedConfig& config, const KvMemory& memory, const ModelWeights* weights);
 
   void take_pages(const LaunchStep& launch, uint32_t offset);
-  void reuse(const PrefixHit& prefix_hit);
-  void continue_from(const PrefixHit& prefix_hit);
-  void fill_copy(RequestId request, const PageAllocation& allocation);
   Request& request_of(RequestId id);
 
   // compressed_attend.cc
@@ -160,10 +158,8 @@ class CompressedCache final : public KvCache {
   std::unique_ptr<KvEntryScorer> scorer_;
   std::unique_ptr<KvEntryBudget> budget_;
   std::map<RequestId, Request> requests_;
-  std::map<PageId, std::vector<bool>> page_dropped_;     // kInPlace: dropped slots of a page
-  std::map<uint32_t, RequestTable> prefix_checkpoints_;  // by number: the table when it was taken
+  SharedPrefixes shared_;
   // State of the current step.
-  std::map<std::pair<RequestId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages yet to be copied
   std::vector<Work> work_;
   uint32_t rows_ = 0;
   const float* hidden_ = nullptr;

@@ -6,13 +6,9 @@
 // page is summarised when it is full and its KV entries no longer move, from its keys before packing. KV
 // entries that are dropped later do not change the summary, which remains a bound.
 
-#include <algorithm>
-#include <cmath>
-
-#include "engine/base/check.h"
+#include "engine/common/retrieval/head_choice.h"
 #include "engine/common/retrieval/page_pooling.h"
 #include "engine/cpu/compression/compressed_cache.h"
-#include "kernels/select/page_score.h"
 #include "kernels/select/page_summary.h"
 
 namespace kvtwin::cpu {
@@ -56,25 +52,20 @@ bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float*
   const std::vector<PageEntries> pages = pages_left(work.request->kv_entries, head);
   const ResidentShape budget(retrieval_, memory_.page_tokens);
   if (pages.size() <= budget.slots) return false;
-  const uint32_t layer = head / llm_.kv_heads, group = llm_.query_heads / llm_.kv_heads;
-  const size_t end = pages.size() - budget.window;
-  for (size_t i = budget.sinks; i < end; ++i) summary_of(work, head, pages[i].index);
-  std::vector<kernels::PageVectors> vectors;
-  for (size_t i = budget.sinks; i < end; ++i) {  // pages whose KV entries no longer move
-    const float* const high = summary_of(work, head, pages[i].index);
-    vectors.push_back({high, high + llm_.head_dim});
-  }
-  const float scale =
-      retrieval_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  std::vector<float> scores(vectors.size());
-  kernels::score_pages_ref(pooling_of(retrieval_.pooling), scale, q, group, llm_.head_dim, vectors,
-                           scores.data());
+  const auto end = static_cast<uint32_t>(pages.size()) - budget.window;
+  for (uint32_t i = budget.sinks; i < end; ++i) summary_of(work, head, pages[i].index);
+  const PageCandidates candidates{budget.sinks, end, {}, [&](uint32_t i) {
+                                    // Summarised above, so the vector of summaries does not move.
+                                    const float* const high = summary_of(work, head, pages[i].index);
+                                    return kernels::PageVectors{high, high + llm_.head_dim};
+                                  }};
   std::vector<PageEntries> read(pages.begin(), pages.begin() + budget.sinks);
-  for (const uint32_t i : kernels::select_rows(scores, {}, budget.selectable, &nan_scores_))
-    read.push_back(pages[budget.sinks + i]);
+  const HeadChoice choice = choose_pages(retrieval_, llm_, budget.selectable, candidates, q, &nan_scores_);
+  for (const uint32_t i : choice.chosen) read.push_back(pages[i]);
   read.insert(read.end(), pages.begin() + static_cast<ptrdiff_t>(end), pages.end());
-  ++recalls_[layer].heads;
-  recalls_[layer].chosen += budget.selectable;
+  LayerRecall& recall = recalls_[head / llm_.kv_heads];
+  ++recall.heads;
+  recall.chosen += budget.selectable;
   read_pages(work, head, read);
   return true;
 }

@@ -30,6 +30,7 @@ CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemor
       llm_(weights->llm()),
       shape_(cpu::table_shape(options.config.core)),
       model_(weights),
+      shared_(&shape_, memory.page_tokens),
       layers_(llm_.layers) {}
 
 Result<OwnedCache> CompressedCache::make(const CompressedOptions& options, const KvMemory& memory,
@@ -102,32 +103,24 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       request.repeated.clear();
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits) reuse(prefix_hit);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits)
+      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
     KVT_CHECK(raw(allocation.page) < memory_.pages_gpu);
     if (memory_.poison) kv_entries_.poison(allocation.page, stream);
-    page_dropped_.erase(allocation.page);
-    request_of(launch.entries[allocation.entry].request)
-        .kv_entries.allocate(allocation.group, allocation.page);
+    const RequestId request = launch.entries[allocation.entry].request;
+    request_of(request).kv_entries.allocate(allocation.group, allocation.page);
+    // Scorers that may share a prefix use one chunk at a time, so captured queries are not inherited.
+    if (const auto source = shared_.allocated(request, allocation.group, allocation.page))
+      kv_entries_.copy(*source, allocation.page, stream);
   }
-}
-
-// What was dropped of a page travels with it.
-void CompressedCache::reuse(const PrefixHit& prefix_hit) {
-  std::vector<bool> dropped_tokens;
-  for (const PageId page : prefix_hit.pages) {
-    const auto of_page = page_dropped_.find(page);
-    for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
-      dropped_tokens.push_back(page == kNoPage || (of_page != page_dropped_.end() && of_page->second[slot]));
-    }
-  }
-  request_of(prefix_hit.request).kv_entries.reuse(prefix_hit.pages, dropped_tokens);
+  shared_.check_copied();
 }
 
 void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEntry> entries,
-                                StepRows* rows) {
+                                const StepStream& on, StepRows* rows) {
   work_.clear();
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
@@ -151,10 +144,12 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
     work.rows.staged = compression.staged;
   }
   uint32_t scratch = 0;
-  for (Work& work : work_) {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    Work& work = work_[i];
     cpu::RequestTable& kv_entries = work.request->kv_entries;
     KVT_CHECK(kv_entries.tokens() == work.rows.context);
     scores_->begin_rows(work.rows, &work.request->captured);
+    if (work.compression != nullptr && work.compression->before) compress_before(i, on);
     kv_entries.add(work.rows.tokens, !work.rows.staged);
     work.scratch = scratch;
     scratch += div_ceil(memory_.page_tokens - 1 + work.rows.tokens, memory_.page_tokens);
@@ -164,7 +159,7 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
 void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                             const StepStream& on, StepRows* rows) {
   take_pages(launch, offset, on.stream);
-  add_works(launch, entries, rows);
+  add_works(launch, entries, on, rows);
   write_lists(on);
   for (const Work& work : work_) {
     const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
@@ -324,13 +319,19 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (intents_ != nullptr) remember(work, on);
     if (work.pass != nullptr) run_pass(i, on);
     if (work.compression == nullptr) continue;
-    if (!work.rows.staged) compress(i, on, values);
+    if (work.compression->before) {
+      values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
+    } else if (!work.rows.staged) {
+      compress(i, on, values);
+    }
     if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
     if (memory_.poison) work.request->kv_entries.check();
     values->end_retained(work.rows.request);
     for (uint32_t head = 0; options_.retained && head < llm_.layers * llm_.kv_heads; ++head)
       options_.retained(work.rows.request, head, work.request->kv_entries.positions(head));
   }
+  for (const PrefixCheckpoint& prefix_checkpoint : launch.prefix_checkpoints)
+    shared_.take(prefix_checkpoint.prefix_checkpoint, work_.at(prefix_checkpoint.entry).request->kv_entries);
   values->link_retained();
 }
 

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/common/kv_entry_budget.h"
+#include "engine/common/shared_prefixes.h"
 #include "engine/cuda/compression/device_scorer.h"
 #include "engine/cuda/compression/host_scores.h"
 #include "engine/cuda/compression/intent_scores.h"
@@ -79,6 +80,7 @@ class CompressedCache final : public KvCache {
     Request* request = nullptr;
     const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
+    std::vector<uint64_t> live;                              // after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
@@ -105,13 +107,13 @@ class CompressedCache final : public KvCache {
   Result<void> make_attention();
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
-  void reuse(const PrefixHit& prefix_hit);
   Request& request_of(RequestId id);
   DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
-  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
+  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, const StepStream& on,
+                 StepRows* rows);
 
   // compressed_reads.cc
   void clear_lists();
@@ -162,6 +164,7 @@ class CompressedCache final : public KvCache {
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
+  void compress_before(size_t work, const StepStream& on);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
@@ -206,7 +209,7 @@ class CompressedCache final : public KvCache {
   std::set<RequestId> remembered_;  // requests whose prompt the session's memory knows
   Buffer inv_freq_;                 // rerotate
   std::map<RequestId, Request> requests_;
-  std::map<PageId, std::vector<bool>> page_dropped_;  // kInPlace: slots of a page that hold nothing any more
+  cpu::SharedPrefixes shared_;
   // Of the step at hand.
   std::vector<Work> work_;
   std::vector<LayerLists> layers_;

@@ -233,7 +233,8 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
 // dropped.
 void CompressedCache::remember(const Work& work, const StepStream& on) {
-  const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
+  const bool at_end = work.compression != nullptr && !work.compression->before;
+  const bool ended = work.rows.prompt && (work.rows.samples || at_end);
   if (!ended) return;
   const SessionId session = access_.session(work.rows.request);
   // A session that ended meanwhile has lost it: then this turn is all there is.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
@@ -357,6 +358,15 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   }
 }
 
+// What the request begins with, before its rows: so far there are none.
+void CompressedCache::compress_before(size_t index, const StepStream& on) {
+  const uint32_t tokens = std::exchange(work_[index].rows.tokens, 0);
+  DataOutcomes values;
+  compress(index, on, &values);
+  work_[index].rows.tokens = tokens;
+  work_[index].live = std::move(values.retained_live);
+}
+
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
   grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
@@ -415,10 +425,7 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
       live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
       continue;
     }
-    const cpu::Place place = work.request->kv_entries.place(0, row);
-    std::vector<bool>& dropped_tokens = page_dropped_[PageId{place.page}];
-    dropped_tokens.resize(memory_.page_tokens, false);
-    dropped_tokens[place.slot] = true;
+    shared_.drop(work.request->kv_entries.place(0, row));
   }
   work.request->kv_entries.drop_all_but(std::move(left));
   values->retained_live.insert(values->retained_live.end(), live.begin(), live.end());

@@ -71,9 +71,23 @@ void KvEntryMemory::poison(PageId page, cudaStream_t stream) const {
     must(cudaMemsetAsync(pool_.as<char>(raw(page) * page_bytes()), 0xff, page_bytes(), stream),
          "poisoning of a page", page_bytes(), shape);
   }
-  const uint64_t bytes = uint64_t{columns_} * page_tokens_ * sizeof(float);
-  must(cudaMemsetAsync(scorer_state_.as<char>(raw(page) * bytes), 0xff, bytes, stream), "poisoning of marks",
-       bytes, shape);
+  must(cudaMemsetAsync(scorer_state_.as<char>(raw(page) * state_bytes()), 0xff, state_bytes(), stream),
+       "poisoning of marks", state_bytes(), shape);
+}
+
+void KvEntryMemory::copy(PageId source, PageId target, cudaStream_t stream) const {
+  KVT_CHECK(raw(source) < pages_gpu_ && raw(target) < pages_gpu_);
+  const auto move = [&](const Buffer& of, uint64_t bytes) {
+    must(cudaMemcpyAsync(of.as<char>(raw(target) * bytes), of.as<char>(raw(source) * bytes), bytes,
+                         cudaMemcpyDeviceToDevice, stream),
+         "copy of a page", bytes, [&] { return fmt::format("page {} to {}", raw(source), raw(target)); });
+  };
+  if (packed_) {
+    packed_->copy(raw(source), raw(target), stream);
+  } else {
+    move(pool_, page_bytes());
+  }
+  move(scorer_state_, state_bytes());
 }
 
 }  // namespace kvtwin::cuda

@@ -52,6 +52,8 @@ class KvEntryMemory {
   uint32_t lane_of(uint32_t head) const { return lanes_[head]; }
   uint32_t scratch_pages() const { return scratch_; }
 
+  // `target` becomes what `source` is, scorer state included. REQUIRES: pages of the GPU.
+  void copy(PageId source, PageId target, cudaStream_t stream) const;
   // Every value becomes NaN.
   void poison(PageId page, cudaStream_t stream) const;
 
@@ -59,6 +61,7 @@ class KvEntryMemory {
   uint64_t page_bytes() const {
     return uint64_t{2} * columns_ * page_tokens_ * head_dim_ * sizeof(__nv_bfloat16);
   }
+  uint64_t state_bytes() const { return uint64_t{columns_} * page_tokens_ * sizeof(float); }
 
   Buffer pool_, scorer_state_;
   std::optional<PackedHeads> packed_;  // then there is no pool_

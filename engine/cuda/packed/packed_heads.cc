@@ -150,6 +150,12 @@ void PackedHeads::poison(uint32_t page, cudaStream_t stream) const {
        "poisoning of a page", page_size(), [&] { return fmt::format("page {}", page); });
 }
 
+void PackedHeads::copy(uint32_t source, uint32_t target, cudaStream_t stream) const {
+  must(cudaMemcpyAsync(packed_.as<char>(target * page_size()), packed_.as<char>(source * page_size()),
+                       page_size(), cudaMemcpyDeviceToDevice, stream),
+       "copy of a page", page_size(), [&] { return fmt::format("page {} to {}", source, target); });
+}
+
 void PackedHeads::poison_dequantized(cudaStream_t stream) const {
   must(cudaMemsetAsync(dequantized_.as<void>(), 0xff, dequantized_.bytes(), stream),
        "poisoning of unpacked KV entries", dequantized_.bytes(), [] { return std::string(); });

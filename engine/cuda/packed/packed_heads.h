@@ -67,6 +67,7 @@ class PackedHeads {
   void move(const uint32_t* tables, float* scorer_state, const CompactHead* heads, const uint32_t* retained,
             uint32_t count, cudaStream_t stream) const;
   void poison(uint32_t page, cudaStream_t stream) const;
+  void copy(uint32_t source, uint32_t target, cudaStream_t stream) const;
   void poison_dequantized(cudaStream_t stream) const;
 
   // ---- decodes that read packed pages

@@ -4,8 +4,10 @@
 #define KVTWIN_TESTS_UNIT_CPU_ENGINE_STEPS_H_
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/base/check.h"
@@ -130,6 +132,18 @@ inline std::vector<uint32_t> random_tokens(uint64_t seed, size_t count, uint32_t
   std::vector<uint32_t> out(count);
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint32_t>(draw({seed, i}) % vocab);
   return out;
+}
+
+// |got - expected| / |expected|, as vectors; infinite if their sizes differ.
+inline double relative_error(std::span<const float> got, std::span<const float> expected) {
+  if (got.size() != expected.size() || got.empty()) return INFINITY;
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double d = double{got[i]} - double{expected[i]};
+    difference += d * d;
+    size += double{expected[i]} * double{expected[i]};
+  }
+  return std::sqrt(difference / size);
 }
 
 }  // namespace kvtwin::testing

@@ -66,6 +66,7 @@ class PairedEngines final : public OutcomeSource {
   void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
     parts_.gpu->step(launch, offset, values);
     compressions += launch.compressions.size();
+    if (offset == 0) count_continued(launch);
     if (parts_.judge != nullptr) judge(launch, offset);
     const std::vector<float> logits = parts_.gpu->logits();
     if (parts_.dense != nullptr) {
@@ -106,12 +107,24 @@ class PairedEngines final : public OutcomeSource {
   double worst = 0;
   std::vector<double> errors;  // of steps with samples
   uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0, replays = 0;
+  // Requests that began with a prefix checkpoint, and those that continued from their own.
+  uint64_t begun = 0, continued = 0;
 
   // The entries that both engines retained by their own scores, and all retained entries.
   uint64_t agreed = 0, retained = 0;
   std::map<std::pair<RequestId, uint32_t>, std::vector<uint32_t>> by_gpu;
 
  private:
+  void count_continued(const LaunchStep& launch) {
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      if (prefix_hit.kv_entries.empty()) continue;
+      const auto entry =
+          std::find_if(launch.entries.begin(), launch.entries.end(),
+                       [&](const PlanEntry& one) { return one.request == prefix_hit.request; });
+      REQUIRE(entry != launch.entries.end());
+      ++(entry->first ? begun : continued);
+    }
+  }
   void judge(const LaunchStep& launch, uint32_t offset) {
     DataOutcomes own;
     parts_.judge->step(launch, offset, &own);

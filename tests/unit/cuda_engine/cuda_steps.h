@@ -3,7 +3,6 @@
 #ifndef KVTWIN_TESTS_UNIT_CUDA_ENGINE_CUDA_STEPS_H_
 #define KVTWIN_TESTS_UNIT_CUDA_ENGINE_CUDA_STEPS_H_
 
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,18 +54,6 @@ class CudaSteps : public EngineSteps<cuda::CudaEngine> {
     return std::move(*made);
   }
 };
-
-// |got - expected| / |expected|, as vectors.
-inline double relative_error(const std::vector<float>& got, const std::vector<float>& expected) {
-  if (got.size() != expected.size() || got.empty()) return INFINITY;
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double d = double{got[i]} - double{expected[i]};
-    difference += d * d;
-    size += double{expected[i]} * double{expected[i]};
-  }
-  return std::sqrt(difference / size);
-}
 
 // bf16 rounds by at most 2^-9, and one layer rounds eight times in sequence (norm, qkv, rotation, attention
 // weights, its output, norm, gates, activation), independently. Layers of random weights add equal fractions

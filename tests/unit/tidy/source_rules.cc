@@ -317,6 +317,20 @@ std::vector<std::string> unmistakable(const std::vector<MethodName>& methods) {
   return names;
 }
 
+std::vector<std::string> files_naming(const std::vector<SourceFile>& files, const std::string& name) {
+  std::vector<std::string> out;
+  for (const SourceFile& file : files) {
+    bool named = false;
+    each_line(file.text, [&](int, std::string line) {
+      line = line.substr(0, line.find("//"));
+      for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      named = named || line.find(name) != std::string::npos;
+    });
+    if (named) out.push_back(file.path);
+  }
+  return out;
+}
+
 Findings check_method_names(const SourceFile& file, const std::vector<MethodName>& methods) {
   // Names that mean something else too count only where the other side of a comparison is called like the
   // axis.

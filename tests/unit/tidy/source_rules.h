@@ -38,6 +38,8 @@ struct MethodName {
 std::vector<std::string> unmistakable(const std::vector<MethodName>& methods);
 // No comparison with a method's name outside engine/methods.
 Findings check_method_names(const SourceFile& file, const std::vector<MethodName>& methods);
+// The files in which `name` (in lower case) occurs in any case, outside comments.
+std::vector<std::string> files_naming(const std::vector<SourceFile>& files, const std::string& name);
 // Data members of `struct NAME` in the text; 0: there is no such struct.
 int count_fields(const std::string& text, const std::string& name);
 Findings check_lengths(const SourceFile& file);  // file <= 500 lines, function <= 70, line <= 110

@@ -50,6 +50,18 @@ TEST_CASE("tidy: no method's name is compared outside engine/methods") {
   const std::vector<MethodName> methods = registered();
   over_code([&](const SourceFile& file) { return check_method_names(file, methods); });
 }
+// Names in comments are references to a method's paper, and those in scenarios/ are what users write.
+TEST_CASE("tidy: few files name a method in code") {
+  const auto files = read_sources({"engine", "kernels", "models", "sim", "traces", "reports"},
+                                  {".h", ".cc", ".cu", ".cuh", ".proto"});
+  const std::pair<const char*, size_t> most[] = {{"tova", 4}, {"freekv", 8}, {"triaxial", 12}};
+  for (const auto& [name, limit] : most) {
+    const std::vector<std::string> naming = files_naming(files, name);
+    CAPTURE(naming);
+    CHECK(!naming.empty());
+    CHECK(naming.size() <= limit);
+  }
+}
 TEST_CASE("tidy: folders do not include one another in cycles") {
   expect_none(check_folder_cycles(read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"})));
 }
@@ -149,6 +161,9 @@ TEST_CASE("tidy: each rule finds a violation") {
   CHECK(compares("sim/x.cc", "if (name == \"freekv\") go();\n") == 1);
   CHECK(compares("scenarios/x.cc", "if (of == \"all\" || weights == \"int4\") go();\n") == 0);
   CHECK(compares("engine/methods/x.cc", "if (name == \"freekv\") go();\n") == 0);
+  const std::vector<SourceFile> naming = {
+      {"a.cc", "// as FreeKV does\n"}, {"b.cc", "x();\nset_freekv();  // one\n"}, {"c.cc", "\"FreeKV\"\n"}};
+  CHECK(files_naming(naming, "freekv") == std::vector<std::string>{"b.cc", "c.cc"});
   CHECK(count_fields(
             "struct X {\n  enum class E { kA };\n  int a = 0, b;\n  bool f() const;\n  E e;  // ;\n};\n",
             "X") == 3);
