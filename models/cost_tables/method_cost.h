@@ -46,7 +46,7 @@ enum class MethodTerm : uint8_t {
   // Rounds of tokens whose attention scores are computed, where all tokens' are
   // (engine/base/attention_score_grid.h).
   kAttentionScore,
-  kCompression,  // requests that are compressed
+  kCompression,  // requests that are compressed, with the last pass of probe tokens before (pass_cost.h)
   kHeld,         // thousands of KV entries that they held
   kHeldMore,     // of the largest of these, thousands beyond the largest so far: memory is allocated
   // Prompts that end, in steps without compressions (steps with compressions have terms of their own).
