@@ -6,8 +6,11 @@
 # CHECKPOINT is a folder that models/train/train.py wrote, its shape beside it as CHECKPOINT.textproto; the default was
 # trained so that neighbouring queries are alike (train.py --smooth). FreeKV speculates that a step needs the pages that
 # the step before chose; heads whose queries have a cosine below tau choose again. The fraction corrected is therefore
-# the distribution of the cosines. Pages have 16 tokens, the first layer is dense. A cell that corrects more than 60 %
-# says nothing about speculation (docs/design/methods/freekv.md) and is marked.
+# the distribution of the cosines. Pages have 16 tokens, the first layer is dense, the window has 64 tokens. A cell that
+# corrects more than 60 % says nothing about speculation (docs/design/methods/freekv.md) and is marked.
+#
+# A page that leaves the window can be read again one step later, because the step before did not choose it. A window of
+# 32 tokens, which a question of 18 leaves while its answer needs it, is asked too (freekv_0.9_window_32).
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
@@ -18,14 +21,15 @@ checkpoint=$(realpath "${3:-$here/../../models/tiny/tasks-smooth-6x256}")
 work_in "${4:-}"
 sets=$work/sets
 
-# set_of NAME FROM [OPTION]: a policy set with this model
+# set_of NAME FROM WINDOW [OPTION]: a policy set with this model
 set_of() {
-  policy_set "$1" "$2" "s#layers_dense: 1#& ${3:-}#" \
+  policy_set "$1" "$2" "s#window_tokens: 32#window_tokens: $3#" "s#layers_dense: 1#& ${4:-}#" \
     "s#model { name: \"[^\"]*\"#model { name: \"$checkpoint.textproto\"#" "s#checkpoint: \"[^\"]*\"#checkpoint: \"$checkpoint\"#"
 }
-set_of full full
-set_of quest quest_long
-for tau in 0 0.8 0.9 0.95 2; do set_of "freekv_$tau" freekv_long "tau: $tau"; done
+set_of full full 0
+set_of quest quest_long 64
+for tau in 0 0.8 0.9 0.95 2; do set_of "freekv_$tau" freekv_long 64 "tau: $tau"; done
+set_of freekv_0.9_window_32 freekv_long 32 'tau: 0.9'
 
 # ask TASK TOKENS QUESTIONS PER-SESSION BUDGETS
 ask() {

@@ -81,6 +81,14 @@ def cells():
             yield level, group, entries
 
 
+def say(task, count, losses, right, fraction):
+    print(f"{task}: loss of a repeated token {np.mean(losses):.2f}, {count} documents", flush=True)
+    for (name, level, group, entries), answers in right.items():
+        kept = 100 * np.mean(fraction[name, level, group, entries])
+        print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries ({kept:4.1f} %): "
+              f"{tiny.wilson(sum(answers), len(answers))} %", flush=True)
+
+
 def main():
     tool, folder = sys.argv[1:3]
     model, count = tiny.Model(folder), int(sys.argv[3]) if len(sys.argv) > 3 else 42
@@ -88,27 +96,23 @@ def main():
         right, losses, fraction = {}, [], {}
         for ids, spans in tiny.sessions(tool, task, DOCUMENT + 6 * 7, 6, count):
             n = spans[0][0] - 3
-            cache = tiny.Cache(model, n + 8)
+            cache, text = tiny.Cache(model, n + 8), ids[FRAME:n]
             model.run(model.embed(ids[:n]), cache)
-            text = ids[FRAME:n]
             repeats, logits = attended(model, cache, np.concatenate([REPEAT, text]), n)
             losses.append(tiny.loss(logits[len(REPEAT) - 1:-1], text) / len(text))
             asked = np.max([attended(model, cache, ids[begin - 3:end], n)[0] for begin, end, _ in spans], 0)
             keep = {("full", "", 1, DOCUMENT): np.ones(repeats.shape, bool)}
             for name, scores in (("KVzip", repeats), ("questions", asked)):
-                keep |= {(name, *cell): retained(scores, *cell[::2], cell[1]) for cell in cells()}
+                keep |= {(name, *cell): retained(scores, cell[0], cell[2], cell[1]) for cell in cells()}
             for cell, mask in keep.items():
-                see = {(layer, head): np.flatnonzero(mask[layer, head]) for layer in range(model.layers) for head in range(model.kv_heads)}
                 fraction.setdefault(cell, []).append(mask.mean())
                 for begin, end, _ in spans:
                     cache.n = n
-                    logits, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache, visible=lambda layer, head, q: see[layer, head])
+                    logits, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache,
+                                          visible=lambda layer, head, q: np.flatnonzero(mask[layer, head]))
                     right.setdefault(cell, []).append(tiny.right(logits[3:], ids[begin + 1:end]))
-        print(f"{task}: loss of a repeated token {np.mean(losses):.2f}, {count} documents", flush=True)
-        for cell, answers in right.items():
-            name, level, group, entries = cell
-            print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries ({100 * np.mean(fraction[cell]):.1f} %): "
-                  f"{tiny.wilson(sum(answers), len(answers))} %", flush=True)
+            if len(losses) % 12 == 0 or len(losses) == count:  # a run that is cut off has said what it has
+                say(task, len(losses), losses, right, fraction)
 
 
 if __name__ == "__main__":

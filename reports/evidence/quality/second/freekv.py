@@ -1,10 +1,11 @@
 """FreeKV's speculation by tau, recomputed: are answers lost, and where?
 
-  python3 freekv.py build/dev/bin/kvtwin models/tiny/tasks-smooth-6x256 [SESSIONS] [BUDGET] [TAU,...]
+  python3 freekv.py build/dev/bin/kvtwin models/tiny/tasks-smooth-6x256 [SESSIONS] [BUDGET] [TAU,...] [WINDOW]
 
 `long_list`, 2,048 tokens, four questions a session, as scenarios/studies/freekv_tau.sh asks them: pages of 16, the first
-layer dense, one sink page and two window pages, the others by min-max bounds (mean over the group of softmax). A head
-whose query has a cosine of at least tau with the step before reads the pages which that step chose.
+layer dense, one sink page, WINDOW tokens of window (64), the others by min-max bounds (mean over the group of softmax). A
+head whose query has a cosine of at least tau with the step before reads the pages which that step chose. A page that has
+just left the window was no candidate then, so only corrected heads can read it in that step.
 
 An item of an answer is K V1 V2. The step that reads K looks the value up, so its page is another one than that of the
 step before. For each of the three steps the script counts, over the heads that give the item's page some attention
@@ -18,15 +19,15 @@ import numpy as np
 
 import tiny
 
-SINKS, WINDOW, NEEDS = 1, 2, 0.2
+SINKS, NEEDS = 1, 0.2
 PLACES = ("K", "V1", "V2")
 
 
 class Pages:
     """Chooses pages of one session's cache for a query of one head."""
 
-    def __init__(self, cache, pages):
-        self.cache, self.count, self.bounds = cache, pages - SINKS - WINDOW, {}
+    def __init__(self, cache, group, pages, window):
+        self.cache, self.group, self.window, self.count, self.bounds = cache, group, window, pages - SINKS - window, {}
 
     def bound(self, layer, head, page):
         known = self.bounds.get((layer, head, page))
@@ -37,7 +38,7 @@ class Pages:
 
     def choose(self, layer, head, q):
         """q [group][dim]: the chosen pages, a set."""
-        candidates = range(SINKS, self.cache.n // tiny.PAGE + 1 - WINDOW)
+        candidates = range(SINKS, self.cache.n // tiny.PAGE + 1 - self.window)
         high, low = (np.stack(x) for x in zip(*(self.bound(layer, head, page) for page in candidates)))
         u = np.maximum(q[:, None] * high, q[:, None] * low).sum(-1) / np.sqrt(q.shape[-1])
         return set(np.argsort(-tiny.softmax(u).mean(0), kind="stable")[:self.count] + SINKS)
@@ -62,7 +63,7 @@ class Reader:
             chosen = fresh if turned else stale
         self.before[at] = q.copy(), fresh
         last = n // tiny.PAGE
-        held = sorted({*range(SINKS), *chosen, *range(last + 1 - WINDOW, last + 1)})
+        held = sorted({*range(SINKS), *chosen, *range(last + 1 - self.pages.window, last + 1)})
         seen = (np.array(held)[:, None] * tiny.PAGE + np.arange(tiny.PAGE)).ravel()
         return seen[seen < n]
 
@@ -103,10 +104,11 @@ class Needs:
 
 def main():
     tool, folder = sys.argv[1:3]
-    count, budget = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((3, 12), (4, 512)))
+    count, budget, window = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((3, 12), (4, 512), (6, 64)))
     taus = [float(t) for t in (sys.argv[5] if len(sys.argv) > 5 else "2,0.95,0.9,0.8,0").split(",")]
     model, needs = tiny.Model(folder), Needs()
     right, corrected = {tau: [] for tau in ["full", *taus]}, {tau: [0, 0] for tau in taus}
+    wrong = {tau: [0, 0] for tau in taus}  # first wrong tokens: where a page leaves the window, elsewhere
     for ids, spans in tiny.sessions(tool, "long_list", 2048, 4, count):
         cache = tiny.Cache(model, len(ids))
         logits, queries = model.run(model.embed(ids), cache)
@@ -115,19 +117,25 @@ def main():
                 continue
             right["full"].append(tiny.right(logits[begin:end - 1], ids[begin + 1:end]))
             exact = cache.copy()
-            pages = Pages(exact, budget // tiny.PAGE)
-            pages.group = model.group
-            needs.look(pages, queries, ids, begin, end)
+            shape = model.group, budget // tiny.PAGE, window // tiny.PAGE
+            needs.look(Pages(exact, *shape), queries, ids, begin, end)
             for tau in taus:
                 own = exact.copy()
                 own.n = begin
-                reader = Reader(Pages(own, budget // tiny.PAGE), tau)
+                reader = Reader(Pages(own, *shape), tau)
                 got = [model.run(model.embed(ids[at:at + 1]), own, visible=reader)[0][0] for at in range(begin, end - 1)]
                 right[tau].append(tiny.right(np.array(got), ids[begin + 1:end]))
+                if not right[tau][-1]:
+                    first = begin + int(np.argmax(np.array(got).argmax(-1) != ids[begin + 1:end]))
+                    wrong[tau][0 if first % tiny.PAGE == 0 else 1] += 1
                 corrected[tau][0] += reader.corrected
                 corrected[tau][1] += reader.asked
     for name, answers in right.items():
-        some = "" if name == "full" else f", corrected {100 * corrected[name][0] / corrected[name][1]:.1f} %"
+        some = ""
+        if name != "full":
+            at_page, elsewhere = wrong[name]
+            some = (f", corrected {100 * corrected[name][0] / corrected[name][1]:.1f} %, first wrong where a page leaves the "
+                    f"window {at_page}, elsewhere {elsewhere}")
         print(f"tau {name}: {tiny.wilson(sum(answers), len(answers))} %{some}   {''.join(str(int(a)) for a in answers)}")
     for tau in taus[1:]:
         print(f"tau {tau} beside tau {taus[0]}: gained, lost, p = %d, %d, %.2g" % tiny.mcnemar(right[tau], right[taus[0]]))

@@ -9,6 +9,9 @@ cache of whole pages does. RESIDUAL is a safetensors file of the trained head (d
 
   query   the newest question alone            unit   memory of unit queries, gamma 0.9
   max     best over past queries, gamma 0.9    residual   rule and head, raw queries (as the shipped head was trained)
+
+An answer's values stand in the document and in the answers of earlier turns that asked for the same: which of them are
+retained when it is asked?
 """
 
 import math
@@ -20,6 +23,7 @@ import numpy as np
 import tiny
 
 SINKS, SPAN, GAMMA = 2, 3, 0.9
+ASSISTANT = 4
 
 
 class Residual:
@@ -71,8 +75,18 @@ class Memory:
         return out
 
 
-def ask(model, ids, spans, mode, entries, head):
-    """Right answers of a session's scored questions."""
+def sources(ids, begin, end):
+    """Where the values of the answer ids[begin:end] stand before its question: in the document behind their key, and in
+    answers of turns that asked for the same key. Both [places][values]."""
+    key, values = ids[begin - 1], list(ids[begin + 1:end - 1])
+    found = [at for at in range(2, begin - 1) if list(ids[at:at + len(values)]) == values]
+    places = lambda behind: np.array([np.arange(at, at + len(values)) for at in found if list(ids[at - len(behind):at]) == behind])
+    return places([key]), places([key, ASSISTANT])
+
+
+def ask(model, ids, spans, mode, entries, head, notes=None):
+    """Right answers of a session's scored questions. Appends to `notes` whether the answer is right, and whether its values
+    are retained in the document and in an earlier answer, at the prompt's end."""
     cache, live, memory, out = tiny.Cache(model, len(ids)), np.zeros(len(ids), bool), Memory(mode), []
     for begin, end, scored in spans:
         first = cache.n // tiny.PAGE * tiny.PAGE
@@ -94,6 +108,8 @@ def ask(model, ids, spans, mode, entries, head):
         live[begin:end - 1] = True
         if scored:
             out.append(tiny.right(got, ids[begin + 1:end]))
+            if notes is not None:
+                notes.append((out[-1], *(len(places) > 0 and live[places].all(1).any() for places in sources(ids, begin, end))))
     return out
 
 
@@ -104,12 +120,18 @@ def main():
     head = Residual(given.get(6, pathlib.Path(folder) / "intent_residual.safetensors"))
     model, asked = tiny.Model(folder), tiny.sessions(tool, task, 384, 12, count)
     for entries in (int(e) for e in given.get(5, "64").split(",")):
-        right = {mode: [one for ids, spans in asked for one in ask(model, ids, spans, mode, entries, head)]
-                 for mode in ("query", "unit", "max", "residual")}
+        right, notes = {}, {}
+        for mode in ("query", "unit", "max", "residual"):
+            notes[mode] = []
+            right[mode] = [one for ids, spans in asked for one in ask(model, ids, spans, mode, entries, head, notes[mode])]
         for mode, answers in right.items():
             pairs = " and ".join(f"{base} %d, %d, %.2g" % tiny.mcnemar(answers, right[base]) for base in ("query", "unit"))
             print(f"{task}, {entries} entries, {mode:8}: {tiny.wilson(sum(answers), len(answers))} %; gained, lost, p beside {pairs}; "
-                  f"{''.join(str(int(a)) for a in answers[:24])}", flush=True)
+                  f"{''.join(str(int(a)) for a in answers[:24])}")
+            correct, fact, turn = np.array(notes[mode], bool).T
+            for name, has in (("in the document", fact), ("in an earlier answer", turn), ("nowhere", ~fact & ~turn)):
+                print(f"    values retained {name}: {tiny.wilson(has.sum(), len(has))} % of the questions, of which right "
+                      f"{tiny.wilson((correct & has).sum(), has.sum())} %", flush=True)
 
 
 if __name__ == "__main__":

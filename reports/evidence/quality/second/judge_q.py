@@ -1,11 +1,11 @@
 """Judge Q by number of soft tokens, recomputed: hit rates of entries that the response's own attention would retain.
 
-  python3 judge_q.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [BUDGET,...]
+  python3 judge_q.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [BUDGET,...] [WEIGHTS]
 
 Sessions of `multi_key` with 2,048 tokens and one question. Entries of a KV head are ranked by attention over the prompt,
 renormalised there, mean over the soft tokens (or the response's four), mean over the group, largest of seven neighbours;
-the last eight entries are always retained. Besides the weights of each number of tokens the script ranks by parts of
-those with 64: by each of its sixteen quarters of four tokens.
+the last eight entries are always retained. WEIGHTS is the folder of judge_q_N.safetensors (default: the model's). Besides
+the weights of each number of tokens the script ranks by parts of those with 64, four tokens each.
 """
 
 import pathlib
@@ -48,8 +48,10 @@ def main():
     tool, folder = sys.argv[1:3]
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 16
     budgets = [int(b) for b in (sys.argv[4] if len(sys.argv) > 4 else "20,41,102").split(",")]
+    weights = pathlib.Path(sys.argv[5] if len(sys.argv) > 5 else folder)
     model, rates = tiny.Model(folder), {}
-    soft = {n: tiny.tensors(pathlib.Path(folder) / f"judge_q_{n}.safetensors")["soft_tokens"] for n in (4, 8, 16, 32, 64)}
+    files = {n: weights / f"judge_q_{n}.safetensors" for n in (4, 8, 16, 32, 64)}
+    soft = {n: tiny.tensors(path)["soft_tokens"] for n, path in files.items() if path.exists()}
     for ids, spans in tiny.sessions(tool, "multi_key", 2048, 1, count):
         begin, end, _ = spans[-1]
         cache = tiny.Cache(model, begin + 64)
