@@ -60,6 +60,9 @@ echo '|---|---|---|---|---|'
 row 'random, uniform' random 32 64 --set=policies.budget_options.window=8
 row 'SnapKV, uniform' snapkv 32 64 --set=policies.scorer_options.window_closed=true
 row 'Expected Attention, uniform' expected_attention 32 64
+row 'Expected Attention, by score within a layer' dynamic_keydiff 32 64 --set=policies.scorer=expected_attention
+row 'Expected Attention, by score across layers' dynamic_keydiff 32 64 --set=policies.scorer=expected_attention \
+  --set=policies.budget=top_across_layers --set=policies.layout_options.clustering=across_layers
 row 'KeyDiff, uniform' keydiff 32 64
 row 'gate, uniform' fastkvzip_asked 32 64
 row 'gate, by score within a layer' dynamic_gate 32 64

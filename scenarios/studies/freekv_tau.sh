@@ -51,6 +51,6 @@ ask() {
       percent("miss_rate") }' "$out/quality.csv"
   echo
 }
-ask long_list 2048 "$((questions * 4))" 4 256,512
-ask repeat 512 "$((questions * 2))" 1 64,128
-ask repeat 2048 "$questions" 1 256,512
+ask long_list 2048 "$((questions * 4))" 4 512
+ask repeat 512 "$((questions * 2))" 1 128
+ask repeat 2048 "$questions" 1 512

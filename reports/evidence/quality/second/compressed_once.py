@@ -6,9 +6,9 @@ a whole prompt has ended, and then reuse no prefix).
 Documents of 384 tokens of `multi_key` and `variable_tracking`, six questions each; no question is visible when entries are
 dropped. KVzip: the document is passed again behind itself, after the request of the task `repeat`; an entry's score is the
 largest attention that this pass gives it. The loss of the repeated tokens says how well the model repeats. `questions`
-scores by the attention of all six
-questions and their answers instead: a bound that knows them. The last eight entries stay. Levels: every head retains as
-many entries (uniform), or the best of a layer or of all layers are retained. Heads that share a table, ordered by what
+scores by the attention of all six questions and their answers instead: a bound that knows them. KeyDiff is a row that the
+engine has too; there later questions also see the turns before them. The last eight entries stay. Levels: every head
+retains as many entries (uniform), or the best of a layer or of all layers are retained. Heads that share a table, ordered by what
 they retain, share the largest count among them, for the same bytes in total.
 """
 
@@ -102,8 +102,11 @@ def main():
             losses.append(tiny.loss(logits[len(REPEAT) - 1:-1], text) / len(text))
             asked = np.max([attended(model, cache, ids[begin - 3:end], n)[0] for begin, end, _ in spans], 0)
             keep = {("full", "", 1, DOCUMENT): np.ones(repeats.shape, bool)}
-            for name, scores in (("KVzip", repeats), ("questions", asked)):
-                keep |= {(name, *cell): retained(scores, cell[0], cell[2], cell[1]) for cell in cells()}
+            keep |= {("KVzip", *cell): retained(repeats, cell[0], cell[2], cell[1]) for cell in cells()}
+            keep["questions", "uniform", 1, 32] = retained(asked, "uniform", 32)
+            keys = cache.k[:, :n].transpose(0, 2, 1, 3)
+            away = -(tiny.unit(keys) * tiny.unit(tiny.unit(keys).mean(2, keepdims=True))).sum(-1)
+            keep |= {("KeyDiff", "uniform", 1, entries): retained(away, "uniform", entries) for entries in (32, 64)}
             for cell, mask in keep.items():
                 fraction.setdefault(cell, []).append(mask.mean())
                 for begin, end, _ in spans:

@@ -1,11 +1,12 @@
 """FreeKV's speculation by tau, recomputed: are answers lost, and where?
 
-  python3 freekv.py build/dev/bin/kvtwin models/tiny/tasks-smooth-6x256 [SESSIONS] [BUDGET] [TAU,...] [WINDOW]
+  python3 freekv.py build/dev/bin/kvtwin models/tiny/tasks-smooth-6x256 [SESSIONS] [BUDGET] [TAU,...] [WINDOW] [LONGER]
 
 `long_list`, 2,048 tokens, four questions a session, as scenarios/studies/freekv_tau.sh asks them: pages of 16, the first
 layer dense, one sink page, WINDOW tokens of window (64), the others by min-max bounds (mean over the group of softmax). A
 head whose query has a cosine of at least tau with the step before reads the pages which that step chose. A page that has
-just left the window was no candidate then, so only corrected heads can read it in that step.
+just left the window was no candidate then, so only corrected heads can read it in that step; with LONGER = 1 it stays for
+that step.
 
 An item of an answer is K V1 V2. The step that reads K looks the value up, so its page is another one than that of the
 step before. For each of the three steps the script counts, over the heads that give the item's page some attention
@@ -26,8 +27,9 @@ PLACES = ("K", "V1", "V2")
 class Pages:
     """Chooses pages of one session's cache for a query of one head."""
 
-    def __init__(self, cache, group, pages, window):
-        self.cache, self.group, self.window, self.count, self.bounds = cache, group, window, pages - SINKS - window, {}
+    def __init__(self, cache, group, pages, window, longer):
+        self.cache, self.group, self.window, self.longer, self.count = cache, group, window, longer, pages - SINKS - window
+        self.bounds = {}
 
     def bound(self, layer, head, page):
         known = self.bounds.get((layer, head, page))
@@ -63,7 +65,8 @@ class Reader:
             chosen = fresh if turned else stale
         self.before[at] = q.copy(), fresh
         last = n // tiny.PAGE
-        held = sorted({*range(SINKS), *chosen, *range(last + 1 - self.pages.window, last + 1)})
+        first = last + 1 - self.pages.window - (self.pages.longer if n % tiny.PAGE == 0 else 0)
+        held = sorted({*range(SINKS), *chosen, *range(first, last + 1)})
         seen = (np.array(held)[:, None] * tiny.PAGE + np.arange(tiny.PAGE)).ravel()
         return seen[seen < n]
 
@@ -104,7 +107,8 @@ class Needs:
 
 def main():
     tool, folder = sys.argv[1:3]
-    count, budget, window = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((3, 12), (4, 512), (6, 64)))
+    count, budget, window, longer = (int(sys.argv[i]) if len(sys.argv) > i else default
+                                     for i, default in ((3, 12), (4, 512), (6, 64), (7, 0)))
     taus = [float(t) for t in (sys.argv[5] if len(sys.argv) > 5 else "2,0.95,0.9,0.8,0").split(",")]
     model, needs = tiny.Model(folder), Needs()
     right, corrected = {tau: [] for tau in ["full", *taus]}, {tau: [0, 0] for tau in taus}
@@ -117,7 +121,7 @@ def main():
                 continue
             right["full"].append(tiny.right(logits[begin:end - 1], ids[begin + 1:end]))
             exact = cache.copy()
-            shape = model.group, budget // tiny.PAGE, window // tiny.PAGE
+            shape = model.group, budget // tiny.PAGE, window // tiny.PAGE, longer
             needs.look(Pages(exact, *shape), queries, ids, begin, end)
             for tau in taus:
                 own = exact.copy()

@@ -1,11 +1,12 @@
 """IntentKV's memory and residual where a goal is refined, recomputed question by question.
 
-  python3 intentkv.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [TASK] [SESSIONS] [ENTRIES,...] [RESIDUAL]
+  python3 intentkv.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [TASK] [SESSIONS] [ENTRIES,...] [TURNS] [RESIDUAL]
 
 Sessions of 384 tokens with 12 questions. At every prompt's end the rule ranks what the session still has, with the mean
 query of the question (three tokens) or a memory of such queries, and only ENTRIES tokens stay, in all heads. Two sinks
 do not count, the question does. Tokens of a page that is not full are computed again by the next prompt, as a prefix
-cache of whole pages does. RESIDUAL is a safetensors file of the trained head (default: the shipped one).
+cache of whole pages does. TURNS are `kept`, or `dropped`: a turn's question and answer leave the context when it ends, so
+that later answers cannot come from earlier ones. RESIDUAL is a file of the trained head (default: the shipped one).
 
   query   the newest question alone            unit   memory of unit queries, gamma 0.9
   max     best over past queries, gamma 0.9    residual   rule and head, raw queries (as the shipped head was trained)
@@ -84,16 +85,17 @@ def sources(ids, begin, end):
     return places([key]), places([key, ASSISTANT])
 
 
-def ask(model, ids, spans, mode, entries, head, notes=None):
+def ask(model, ids, spans, mode, entries, head, notes=None, drop_turns=False):
     """Right answers of a session's scored questions. Appends to `notes` whether the answer is right, and whether its values
     are retained in the document and in an earlier answer, at the prompt's end."""
     cache, live, memory, out = tiny.Cache(model, len(ids)), np.zeros(len(ids), bool), Memory(mode), []
+    gone = np.zeros(len(ids), bool)
     for begin, end, scored in spans:
         first = cache.n // tiny.PAGE * tiny.PAGE
         live[first:], cache.n = False, first
         before = np.flatnonzero(live[:first])
         logits, queries = model.run(model.embed(ids[first:begin]), cache, visible=lambda layer, kv_head, q: before)
-        live[first:begin] = True
+        live[first:begin] = ~gone[first:begin]
         memory.add(np.stack([q[-SPAN:].mean(0) for q in queries]))
         held = np.flatnonzero(live[:begin])
         forced = (held < SINKS) | (held >= begin - SPAN)
@@ -106,6 +108,9 @@ def ask(model, ids, spans, mode, entries, head, notes=None):
         seen = np.flatnonzero(live[:begin])
         got, _ = model.run(model.embed(ids[begin:end - 1]), cache, visible=lambda layer, kv_head, q: seen)
         live[begin:end - 1] = True
+        if drop_turns and ids[begin] == ASSISTANT:
+            gone[begin - SPAN:end] = True
+            live &= ~gone
         if scored:
             out.append(tiny.right(got, ids[begin + 1:end]))
             if notes is not None:
@@ -117,13 +122,13 @@ def main():
     tool, folder = sys.argv[1:3]
     given = dict(enumerate(sys.argv))
     task, count = given.get(3, "refined_goal"), int(given.get(4, 32))
-    head = Residual(given.get(6, pathlib.Path(folder) / "intent_residual.safetensors"))
+    head = Residual(given.get(7, pathlib.Path(folder) / "intent_residual.safetensors"))
     model, asked = tiny.Model(folder), tiny.sessions(tool, task, 384, 12, count)
     for entries in (int(e) for e in given.get(5, "64").split(",")):
         right, notes = {}, {}
         for mode in ("query", "unit", "max", "residual"):
             notes[mode] = []
-            right[mode] = [one for ids, spans in asked for one in ask(model, ids, spans, mode, entries, head, notes[mode])]
+            right[mode] = [one for ids, spans in asked for one in ask(model, ids, spans, mode, entries, head, notes[mode], given.get(6) == "dropped")]
         for mode, answers in right.items():
             pairs = " and ".join(f"{base} %d, %d, %.2g" % tiny.mcnemar(answers, right[base]) for base in ("query", "unit"))
             print(f"{task}, {entries} entries, {mode:8}: {tiny.wilson(sum(answers), len(answers))} %; gained, lost, p beside {pairs}; "
