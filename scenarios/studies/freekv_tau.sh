@@ -51,6 +51,8 @@ ask() {
       percent("miss_rate") }' "$out/quality.csv"
   echo
 }
+echo "Cosines of neighbouring queries: .96 to .97 in the default model. The paper: .82 and more, 17 to 52 % corrected at tau .9."
+echo
 ask long_list 2048 "$((questions * 4))" 4 512
 ask repeat 512 "$((questions * 2))" 1 128
 ask repeat 2048 "$questions" 1 512
