@@ -7,11 +7,20 @@ figure() {
 }
 # number VALUE DIGITS [FACTOR]
 number() { awk -v a="$1" -v d="${2:-2}" -v f="${3:-1}" 'BEGIN { printf "%.*f", d, a * f }'; }
-# quality POLICY BUDGET: percentage points of correct answers below full KV in the last evaluation
+# work_in DIR: sets $work. A DIR is kept, and the cells that it holds are not computed again; "" is a temporary folder.
+work_in() {
+  if [[ -n $1 ]]; then
+    mkdir -p "$1"
+    work=$(realpath "$1")
+  else
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+  fi
+}
+# quality POLICY BUDGET: percentage points of correct answers below full KV in the last evaluation of all policies
 # (reports/evidence/quality), a mean over the tasks that both ran; "-" if the policy was not evaluated.
 quality() {
-  local table
-  table=$(ls "$here"/../../reports/evidence/quality/*.csv | tail -1)
+  local table=$here/../../reports/evidence/quality/2026-11-22.csv
   awk -F, -v policy="$1" -v budget="$2" '
     NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
     $at["accuracy"] == "" { next }

@@ -60,30 +60,40 @@ echo '|---|---|---|---|---|'
 row 'random, uniform' random 32 64 --set=policies.budget_options.window=8
 row 'SnapKV, uniform' snapkv 32 64 --set=policies.scorer_options.window_closed=true
 row 'Expected Attention, uniform' expected_attention 32 64
+row 'Expected Attention, by score within a layer' dynamic_keydiff 32 64 --set=policies.scorer=expected_attention
+row 'Expected Attention, by score across layers' dynamic_keydiff 32 64 --set=policies.scorer=expected_attention \
+  --set=policies.budget=top_across_layers --set=policies.layout_options.clustering=across_layers
 row 'KeyDiff, uniform' keydiff 32 64
 row 'gate, uniform' fastkvzip_asked 32 64
 row 'gate, by score within a layer' dynamic_gate 32 64
 row 'gate, by score across layers' dynamic_gate 32 64 --set=policies.budget=top_across_layers \
   --set=policies.layout_options.clustering=across_layers
 
-# Each ratio has a profile of its own.
-reserved() {  # TITLE PROFILE-OPTION SMALL LARGE OPTION...
-  local title=$1 how=$2 small=$3 large=$4 task line="| $1" budget ratio
+# Each ratio has a profile of its own. SIZES: of multi_key, or of both tasks as 24,57:20,43; "-" is left out.
+reserved() {  # TITLE PROFILE-OPTION SIZES OPTION...
+  local title=$1 how=$2 sizes=$3 task own line="| $1" budget ratio
   for task in multi_key variable_tracking; do
-    for budget in "$small" "$large"; do
+    [[ $task == multi_key ]] && own=${sizes%:*} || own=${sizes#*:}
+    for budget in ${own/,/ }; do
+      [[ $budget != - ]] || { line+=' | -'; continue; }
       ratio=$(awk -v b="$budget" 'BEGIN { printf "%.4f", b / 384 }')
       calibrate "$task" "$how$ratio" --ratio="$ratio" $how
       line+=" | $(cell "$task" tangram_gate "$budget" \
-        --set=policies.budget_options.profile="$work/$task-$how$ratio.textproto" "${@:5}")"
+        --set=policies.budget_options.profile="$work/$task-$how$ratio.textproto" "${@:4}")"
     done
   done
   echo "$line |"
 }
-reserved 'gate, reserved within a layer' '' 24 57
-reserved 'gate, reserved across layers' --all-layers 24 57
-reserved 'the same, alpha 2' --all-layers 24 57 --set=policies.budget_options.alpha=2
-reserved 'the same, alpha 2, bytes as above' --all-layers 19 51 --set=policies.budget_options.alpha=2
-reserved 'reserved across layers, 2 heads a table' --all-layers 24 57 --set=policies.layout_options.heads_per_group=2 \
+reserved 'gate, reserved within a layer' '' 24,57
+reserved 'gate, reserved across layers' --all-layers 24,57
+reserved 'the same, alpha 2' --all-layers 24,57 --set=policies.budget_options.alpha=2
+reserved 'the same, alpha 2, bytes as above' --all-layers 19,51 --set=policies.budget_options.alpha=2
+reserved 'reserved across layers, 2 heads a table' --all-layers 24,57 --set=policies.layout_options.heads_per_group=2 \
   --set=policies.layout_options.clustering=across_layers
-reserved 'reserved across layers, 4 heads a table' --all-layers 24 57 --set=policies.layout_options.heads_per_group=4 \
+reserved 'reserved across layers, 4 heads a table' --all-layers 24,57 --set=policies.layout_options.heads_per_group=4 \
+  --set=policies.layout_options.clustering=across_layers
+# 8 heads that share a table retain more than a twelfth of multi_key at any size.
+reserved '4 heads a table, bytes as one head' --all-layers 12,44:20,43 --set=policies.layout_options.heads_per_group=4 \
+  --set=policies.layout_options.clustering=across_layers
+reserved '8 heads a table, bytes as one head' --all-layers -,35:15,31 --set=policies.layout_options.heads_per_group=8 \
   --set=policies.layout_options.clustering=across_layers

@@ -2,7 +2,7 @@
 # Study: Judge Q's soft tokens by their number, loss and budget, next to SnapKV, the window-based H2O that the paper
 # compares with, PyramidKV, the oracle and chance: hit rates, then answers. Prints Markdown.
 #
-#   scenarios/studies/judge_q.sh build/dev/bin/kvtwin [QUESTIONS] [WEIGHTS]
+#   scenarios/studies/judge_q.sh build/dev/bin/kvtwin [QUESTIONS] [WEIGHTS] [WORK]
 #
 # The soft tokens are trained on tasks that are not asked here, on responses of the model itself. Sessions have 2,048
 # tokens and one question, and 1 and 5 % of them are retained (hit rates also 2 %), the last 8 tokens included.
@@ -14,10 +14,9 @@ kvtwin=$(realpath "${1:?the program}")
 questions=${2:-32}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 weights=$(realpath "${3:-$here/../../models/tiny/tasks-6x256}")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-sets=$work/sets tokens=2048 tasks=multi_key,question_first
 . "$here/common.sh"
+work_in "${4:-}"
+sets=$work/sets tokens=2048 tasks=multi_key,variable_tracking
 
 for set in full random snapkv h2o_window pyramidkv judge_q_oracle; do policy_set $set $set; done
 for file in "$weights"/judge_q_*.safetensors; do
@@ -34,16 +33,16 @@ hits() {
 }
 export -f hits
 export kvtwin sets work
-for task in multi_key question_first; do
+for task in ${tasks//,/ }; do
   "$kvtwin" trace make-task $task --sessions=32 --questions=1 --tokens=$tokens --seed=1 --out="$work/$task.kvtrace" > /dev/null
 done
 {
-  for task in multi_key question_first; do
+  for task in ${tasks//,/ }; do
     for file in "$sets"/judge_q_*[0-9].textproto; do echo "hits $task $(basename "$file" .textproto) judge_q"; done
     echo "hits $task snapkv oracle,snapkv,random"
   done
 } | xargs -P "$(nproc)" -L 1 bash -euo pipefail -c '"$0" "$@"'
-for task in multi_key question_first; do
+for task in ${tasks//,/ }; do
   echo "## Hit rates of $task"
   echo
   echo '```'

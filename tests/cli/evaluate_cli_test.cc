@@ -117,26 +117,29 @@ TEST_CASE("kvtwin evaluate: stored accuracies are within the intervals; full, ra
   }
 }
 
-TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers as its trainer counted") {
-  const Folder folder;
-  const std::string model = KVTWIN_SOURCE_DIR "/models/tiny/tasks-qwen3-6x256";
-  const nlohmann::json counted =
-      nlohmann::json::parse(Folder::read_any(model + ".recipe.json"))["phases"].back()["test"];
-  const Outcome done = run_kvtwin(
-      folder, evaluate({"full"}, {"--tasks=old_result,question_first", "--questions=32", "--per-session=4",
-                                  "--set=model.name=" + model + ".textproto", "--set=cpu.checkpoint=" + model,
-                                  "--set=limits.prefix_cache=true", "--out=" + folder.file("q"),
-                                  "--format=csv", "--quiet"}));
-  REQUIRE_MESSAGE(done.status == 0, done.err);
-  const Rows rows = rows_of(done.out);
-  for (const std::string task : {"old_result", "question_first"}) {
-    CAPTURE(task);
-    const nlohmann::json& there = counted[task];
-    const double right = there["right"].get<double>() / there["asked"].get<double>();
-    CHECK(number(rows, "full " + task, "answered") == 32);
-    CHECK(number(rows, "full " + task, "accuracy") >= 0.9);
-    CHECK(right >= number(rows, "full " + task, "accuracy_low"));
-    CHECK(right <= number(rows, "full " + task, "accuracy_high"));
+TEST_CASE("kvtwin evaluate: the models of the Qwen3 family answer as their trainer counted") {
+  for (const std::string name : {"tasks-qwen3-6x256", "tasks-smooth-6x256"}) {
+    CAPTURE(name);
+    const Folder folder;
+    const std::string model = KVTWIN_SOURCE_DIR "/models/tiny/" + name;
+    const nlohmann::json counted =
+        nlohmann::json::parse(Folder::read_any(model + ".recipe.json"))["phases"].back()["test"];
+    const Outcome done = run_kvtwin(
+        folder, evaluate({"full"}, {"--tasks=old_result,question_first", "--questions=32", "--per-session=4",
+                                    "--set=model.name=" + model + ".textproto",
+                                    "--set=cpu.checkpoint=" + model, "--set=limits.prefix_cache=true",
+                                    "--out=" + folder.file("q"), "--format=csv", "--quiet"}));
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows rows = rows_of(done.out);
+    for (const std::string task : {"old_result", "question_first"}) {
+      CAPTURE(task);
+      const nlohmann::json& there = counted[task];
+      const double right = there["right"].get<double>() / there["asked"].get<double>();
+      CHECK(number(rows, "full " + task, "answered") == 32);
+      CHECK(number(rows, "full " + task, "accuracy") >= 0.9);
+      CHECK(right >= number(rows, "full " + task, "accuracy_low"));
+      CHECK(right <= number(rows, "full " + task, "accuracy_high"));
+    }
   }
 }
 

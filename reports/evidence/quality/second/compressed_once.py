@@ -1,0 +1,122 @@
+"""A document is compressed once, before its questions are known, with KVzip's scores (which the engines compute only when
+a whole prompt has ended, and then reuse no prefix).
+
+  python3 compressed_once.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [TASK,...]
+
+Documents of 384 tokens of `multi_key` and `variable_tracking`, six questions each; no question is visible when entries are
+dropped. KVzip: the document is passed again behind itself, after the request of the task `repeat`; an entry's score is the
+largest attention that this pass gives it. The loss of the repeated tokens says how well the model repeats. `questions`
+scores by the attention of all six questions and their answers instead: a bound that knows them. KeyDiff is a row that the
+engine has too; there later questions also see the turns before them. The last eight entries stay. Levels: every head
+retains as many entries (uniform), or the best of a layer or of all layers are retained. Heads that share a table, ordered by what
+they retain, share the largest count among them, for the same bytes in total.
+"""
+
+import sys
+
+import numpy as np
+
+import tiny
+
+DOCUMENT, WINDOW = 384, 8
+REPEAT = [3, 11, 4]  # user all, assistant: the request of the task
+FRAME = 3            # tokens of a prompt before a document's text
+
+
+def attended(model, cache, ids, n):
+    """Largest attention that rows `ids` behind the cache give each of its entries, [layers][KV heads][n]; the rows' logits."""
+    own = tiny.Cache(model, n + len(ids))
+    own.k[:, :n], own.v[:, :n], own.n = cache.k[:, :n], cache.v[:, :n], n
+    logits, queries = model.run(model.embed(ids), own)
+    later = np.where(np.tril(np.ones((len(ids), len(ids)), bool)), 0, -np.inf)
+    out = np.empty((model.layers, model.kv_heads, n), np.float32)
+    for layer in range(model.layers):
+        for head in range(model.kv_heads):
+            q = queries[layer][:, head * model.group:(head + 1) * model.group]
+            scores = np.einsum("rgd,td->grt", q, own.k[layer, :own.n, head]) / np.sqrt(model.dim)
+            scores[:, :, n:] += later
+            out[layer, head] = tiny.softmax(scores)[:, :, :n].max((0, 1))
+    return out, logits
+
+
+def retained(scores, level, entries, group=1):
+    """Entries by head, bool [layers][KV heads][n], `entries` per head on average (the last WINDOW included)."""
+    layers, heads, n = scores.shape
+    free, out = n - WINDOW, np.zeros(scores.shape, bool)
+    out[..., free:] = True
+    flat = scores[..., :free].reshape(layers * heads, free)
+    order = np.argsort(-flat, 1, kind="stable")
+    total = (entries - WINDOW) * layers * heads
+    if level == "uniform":
+        counts = np.full(layers * heads, entries - WINDOW)
+    else:
+        parts = np.arange(layers * heads).reshape(layers, heads) if level == "per layer" else np.arange(layers * heads)[None]
+        counts = np.zeros(layers * heads, int)
+        for part in parts:
+            best = np.argsort(-flat[part].ravel(), kind="stable")[:total // len(parts)]
+            counts[part] = np.bincount(best // free, minlength=len(part))
+    if group > 1:
+        counts = grouped(counts, group, total)
+    for head, count in enumerate(counts):
+        out.reshape(layers * heads, n)[head, order[head, :count]] = True
+    return out
+
+
+def grouped(counts, group, total):
+    """Heads with similar counts share the largest, scaled so that all together retain at most `total`."""
+    by = np.argsort(-counts, kind="stable").reshape(-1, group)
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        shared = np.floor(middle * counts[by].max(1)).astype(int)
+        low, high = (middle, high) if shared.sum() * group <= total else (low, middle)
+    out = np.empty_like(counts)
+    out[by] = np.floor(low * counts[by].max(1)).astype(int)[:, None]
+    return out
+
+
+def cells():
+    for entries in (32, 64):
+        for level, group in (("uniform", 1), ("per layer", 1), ("across layers", 1), ("across layers", 4), ("across layers", 8)):
+            yield level, group, entries
+
+
+def say(task, count, losses, right, fraction):
+    print(f"{task}: loss of a repeated token {np.mean(losses):.2f}, {count} documents", flush=True)
+    for (name, level, group, entries), answers in right.items():
+        kept = 100 * np.mean(fraction[name, level, group, entries])
+        print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries ({kept:4.1f} %): "
+              f"{tiny.wilson(sum(answers), len(answers))} %", flush=True)
+
+
+def main():
+    tool, folder = sys.argv[1:3]
+    model, count = tiny.Model(folder), int(sys.argv[3]) if len(sys.argv) > 3 else 42
+    for task in (sys.argv[4] if len(sys.argv) > 4 else "multi_key,variable_tracking").split(","):
+        right, losses, fraction = {}, [], {}
+        for ids, spans in tiny.sessions(tool, task, DOCUMENT + 6 * 7, 6, count):
+            n = spans[0][0] - 3
+            cache, text = tiny.Cache(model, n + 8), ids[FRAME:n]
+            model.run(model.embed(ids[:n]), cache)
+            repeats, logits = attended(model, cache, np.concatenate([REPEAT, text]), n)
+            losses.append(tiny.loss(logits[len(REPEAT) - 1:-1], text) / len(text))
+            asked = np.max([attended(model, cache, ids[begin - 3:end], n)[0] for begin, end, _ in spans], 0)
+            keep = {("full", "", 1, DOCUMENT): np.ones(repeats.shape, bool)}
+            keep |= {("KVzip", *cell): retained(repeats, cell[0], cell[2], cell[1]) for cell in cells()}
+            keep["questions", "uniform", 1, 32] = retained(asked, "uniform", 32)
+            keys = cache.k[:, :n].transpose(0, 2, 1, 3)
+            away = -(tiny.unit(keys) * tiny.unit(tiny.unit(keys).mean(2, keepdims=True))).sum(-1)
+            keep |= {("KeyDiff", "uniform", 1, entries): retained(away, "uniform", entries) for entries in (32, 64)}
+            for cell, mask in keep.items():
+                fraction.setdefault(cell, []).append(mask.mean())
+                for begin, end, _ in spans:
+                    cache.n = n
+                    logits, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache,
+                                          visible=lambda layer, head, q: np.flatnonzero(mask[layer, head]))
+                    right.setdefault(cell, []).append(tiny.right(logits[3:], ids[begin + 1:end]))
+            if len(losses) % 12 == 0 or len(losses) == count:  # a run that is cut off has said what it has
+                say(task, len(losses), losses, right, fraction)
+
+
+if __name__ == "__main__":
+    main()
