@@ -424,7 +424,7 @@ TEST_CASE("step clock: a compression's outcome is reported with its own step, lo
     std::vector<PlanEntry> entries = {{RequestId{request}, EntryKind::kChunk, true, false, 64, 0}};
     std::vector<Compression::Forced> forced = {{0, 4}};
     std::vector<uint32_t> keep = {20};
-    std::vector<Compression> compressions = {{0, 0, 64, false, false, forced, keep}};
+    std::vector<Compression> compressions = {{0, 0, 64, false, false, forced, {}, keep}};
     LaunchStep step = step_of(request, 1, entries);
     step.compressions = compressions;
     clock.launch({}, step);
