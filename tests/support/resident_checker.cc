@@ -10,17 +10,25 @@ void ResidentChecker::settle() {
   for (size_t i = 0; i < last_.entries.size(); ++i) {
     const PlanEntry& entry = last_.entries[i];
     std::vector<PageId>& pages = pages_[entry.request];
+    std::vector<PageId> later;  // of the coalesced steps after the first, which may complete the prompt
     pages.clear();
     for (const Use& use : last_.uses) {
-      if (use.request == entry.request) pages.push_back(use.page);
+      if (use.request == entry.request) (use.from == 0 ? pages : later).push_back(use.page);
     }
-    const bool ends_prompt = entry.samples || entry.kind == EntryKind::kProbe;
-    if (!ends_prompt || entry.passes_left > 0 || in_resident_[entry.request]) continue;
-    in_resident_[entry.request] = true;
-    KVT_CHECK(pages.size() == div_ceil(entry.context + entry.stored(), config_.page_tokens));
-    const uint32_t span = div_ceil(last_.left[i], config_.page_tokens);
-    pages.resize(gpu_pages_held(config_.policies.retrieval_spec, config_.page_tokens, span));
+    resize_to_resident(i, &pages);
+    pages.insert(pages.end(), later.begin(), later.end());
   }
+}
+
+// Entry `index` of the last launch has computed its first step on `pages`: those that stay.
+void ResidentChecker::resize_to_resident(size_t index, std::vector<PageId>* pages) {
+  const PlanEntry& entry = last_.entries[index];
+  const bool ends_prompt = entry.samples || entry.kind == EntryKind::kProbe;
+  if (!ends_prompt || entry.passes_left > 0 || in_resident_[entry.request]) return;
+  in_resident_[entry.request] = true;
+  KVT_CHECK(pages->size() == div_ceil(entry.context + entry.stored(), config_.page_tokens));
+  const uint32_t span = div_ceil(last_.left[index], config_.page_tokens);
+  pages->resize(gpu_pages_held(config_.policies.retrieval_spec, config_.page_tokens, span));
 }
 
 void ResidentChecker::launched(const LaunchStep& step) {

@@ -41,6 +41,7 @@ class ResidentChecker {
     std::vector<uint32_t> left;  // by entry: KV entries of one head after the launch
   };
   void settle();  // the last launch does not change any more
+  void resize_to_resident(size_t index, std::vector<PageId>* pages);
 
   const CoreConfig config_;
   std::map<RequestId, std::vector<PageId>> pages_;  // after all launches but the last
