@@ -80,7 +80,6 @@ class CompressedCache final : public KvCache {
     Request* request = nullptr;
     const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
-    std::vector<uint64_t> live;                              // after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
@@ -112,8 +111,7 @@ class CompressedCache final : public KvCache {
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
-  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, const StepStream& on,
-                 StepRows* rows);
+  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
 
   // compressed_reads.cc
   void clear_lists();
@@ -164,7 +162,6 @@ class CompressedCache final : public KvCache {
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
-  void compress_before(size_t work, const StepStream& on);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
@@ -355,15 +354,6 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
     values->retained_counts.push_back(work.request->kv_entries.kv_entries(shape_.groups.members(g)[0]));
   }
-}
-
-// What the request begins with, before its rows: so far there are none.
-void CompressedCache::compress_before(size_t index, const StepStream& on) {
-  const uint32_t tokens = std::exchange(work_[index].rows.tokens, 0);
-  DataOutcomes values;
-  compress(index, on, &values);
-  work_[index].rows.tokens = tokens;
-  work_[index].live = std::move(values.retained_live);
 }
 
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {

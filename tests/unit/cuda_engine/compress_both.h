@@ -25,17 +25,22 @@ class DenseTwin {
   DenseTwin(std::unique_ptr<cuda::CudaEngine> engine, uint32_t page_tokens, bool by_position)
       : engine_(std::move(engine)), page_tokens_(page_tokens), by_position_(by_position) {}
 
+  // Passes of probe tokens belong to the method: the dense engine does without them.
   std::vector<float> step(LaunchStep launch, uint32_t offset) {
+    std::vector<PlanEntry> entries;
     std::vector<PageAllocation> allocations;
-    for (uint32_t i = 0; !by_position_ && i < launch.entries.size(); ++i) {
-      const PlanEntry& entry = launch.entries[i];
-      uint32_t& pages = pages_[entry.request];
-      if (entry.first && offset == 0) pages = 0;
-      for (; pages * page_tokens_ < entry.context + offset + entry.tokens; ++pages)
-        allocations.push_back({offset, i, PageId{next_++}});
+    for (uint32_t i = 0; i < launch.entries.size(); ++i) {
+      if (launch.entries[i].kind == EntryKind::kProbe) continue;
+      const auto index = static_cast<uint32_t>(entries.size());
+      entries.push_back(launch.entries[i]);
+      for (const PageAllocation& one : launch.allocations) {
+        if (by_position_ && one.entry == i) allocations.push_back({one.offset, index, one.page, one.group});
+      }
+      if (!by_position_) allocate(entries.back(), offset, index, &allocations);
     }
-    if (!by_position_) launch.allocations = allocations;
-    launch.compressions = {};
+    if (entries.empty()) return {};
+    launch.entries = entries, launch.allocations = allocations;
+    launch.passes = {}, launch.compressions = {};
     DataOutcomes values;
     engine_->step(launch, offset, &values);
     return engine_->logits();
@@ -43,6 +48,14 @@ class DenseTwin {
   void notify(const Command& command) { engine_->notify(command); }
 
  private:
+  void allocate(const PlanEntry& entry, uint32_t offset, uint32_t index,
+                std::vector<PageAllocation>* allocations) {
+    uint32_t& pages = pages_[entry.request];
+    if (entry.first && offset == 0) pages = 0;
+    for (; pages * page_tokens_ < entry.context + offset + entry.tokens; ++pages)
+      allocations->push_back({offset, index, PageId{next_++}});
+  }
+
   const std::unique_ptr<cuda::CudaEngine> engine_;
   const uint32_t page_tokens_;
   const bool by_position_;

@@ -47,10 +47,6 @@ const std::vector<Method>& methods() {
       {"intent_rule", "uniform", "page_mask"},
       {"intent_residual", "ratio", "page_mask"},
       {"intent_rule", "uniform", "compact"},
-      {"intent_rule", "uniform", "page_mask", 0, Clustering::kAdjacent, CompressionTrigger::kTurnStart},
-      {"intent_residual", "uniform", "slot_mask", 0, Clustering::kAdjacent, CompressionTrigger::kTurnStart},
-      {"knorm", "ratio", "page_mask", 0, Clustering::kAdjacent, CompressionTrigger::kTurnStart},
-      {"fastkvzip", "uniform", "page_mask", 0, Clustering::kAdjacent, CompressionTrigger::kTurnStart},
   };
   return all;
 }
