@@ -444,7 +444,8 @@ ProbePasses draw_pass_list(uint32_t step_tokens_max, Prng* prng) {
 // A setting of a family that drops KV entries at the ends of prompts, after passes of probe tokens.
 Setting draw_passes(uint64_t seed) {
   Prng prng(draw({seed, 0x9a55}));
-  Setting setting = draw_family(one_of({kRetentionSeeds, kResidentSeeds}, &prng) + seed - kPassSeeds);
+  Setting setting =
+      draw_family(one_of({kRetentionSeeds, kRetentionSwapSeeds, kResidentSeeds}, &prng) + seed - kPassSeeds);
   if (!setting.run.make_axes) return setting;
   const ProbePasses passes = draw_pass_list(setting.run.engines[0].step_tokens_max, &prng);
   setting.run.make_axes = [inner = setting.run.make_axes, passes](const CoreConfig& config) {
