@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "models/files/textproto.h"
 
@@ -108,7 +109,30 @@ Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vect
 
 constexpr char kDraft[] = ".kvtwin-run-";
 
-// Removes drafts of processes that were killed while they wrote `whole`: WHOLE.kvtwin-run-PID.
+// When the process was started, in clock ticks after the system's start; 0: there is none, or it is unknown.
+uint64_t start_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));  // behind its name
+  std::string field;
+  for (int i = 0; i < 20 && fields >> field; ++i) continue;
+  return fields ? std::strtoull(field.c_str(), nullptr, 10) : 0;
+}
+
+// This process. Numbers of processes are used again, so its start is part of its name.
+std::string writer_name() { return fmt::format("{}-{}", getpid(), start_of(getpid())); }
+
+// Whether the process that called itself so still runs.
+bool runs(const char* writer) {
+  char* end = nullptr;
+  const auto process = static_cast<pid_t>(std::strtol(writer, &end, 10));
+  if (process <= 0 || *end != '-') return true;  // not a name of writer_name()
+  if (kill(process, 0) != 0 && errno == ESRCH) return false;
+  return start_of(process) == std::strtoull(end + 1, nullptr, 10);
+}
+
+// Removes drafts of processes that were killed while they wrote `whole`: WHOLE.kvtwin-run-PID-START.
 void remove_stale_drafts(const fs::path& whole) {
   const std::string start = whole.filename().string() + kDraft;
   std::vector<fs::path> stale;
@@ -117,8 +141,7 @@ void remove_stale_drafts(const fs::path& whole) {
        at.increment(failed)) {
     const std::string name = at->path().filename().string();
     if (!name.starts_with(start)) continue;
-    const pid_t writer = std::atoi(name.c_str() + start.size());
-    if (writer > 0 && kill(writer, 0) != 0 && errno == ESRCH) stale.push_back(at->path());
+    if (!runs(name.c_str() + start.size())) stale.push_back(at->path());
   }
   for (const fs::path& path : stale) fs::remove_all(path, failed);
 }
@@ -144,7 +167,7 @@ Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& fil
   const fs::path target = fs::exists(given, failed) ? fs::canonical(given, failed)
                                                     : fs::absolute(given, failed).lexically_normal();
   const bool is_new = !fs::exists(target, failed), swap = is_new || holds_run_files_alone(target);
-  const std::string name = fmt::format("{}{}", kDraft, getpid());
+  const std::string name = kDraft + writer_name();
   fs::path whole = target;
   if (!whole.has_filename()) whole = whole.parent_path();
   remove_stale_drafts(whole);

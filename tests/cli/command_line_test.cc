@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "tests/cli/program.h"
 
@@ -268,18 +269,27 @@ TEST_CASE("command line: an import does not mix with another result") {
   CHECK(run_kvtwin(folder, {"import", jsonl, "--format=bench", "--out=" + folder.file("o")}).status == 0);
 }
 
+// The start of this process, as the names of drafts have it: field 22 of proc(5)'s stat.
+std::string start_of_this() {
+  const std::string stat = Folder::read_any("/proc/self/stat");
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  return field;
+}
+
 // A process id that cannot be in use, and this process's own.
 TEST_CASE(
     "command line: leftovers of a killed run of the same folder are removed, files of a live one stay") {
   const Folder folder;
-  const std::string alive = "o.kvtwin-run-" + std::to_string(getpid());
-  folder.write("o.kvtwin-run-4194305/run.binpb", "cut");
+  const std::string alive = "o.kvtwin-run-" + std::to_string(getpid()) + "-" + start_of_this();
+  folder.write("o.kvtwin-run-4194305-1/run.binpb", "cut");
   folder.write(alive + "/run.binpb", "being written");
-  folder.write("other.kvtwin-run-4194305/run.binpb", "of another folder");
+  folder.write("other.kvtwin-run-4194305-1/run.binpb", "of another folder");
   REQUIRE(run_kvtwin(folder, small_run(folder.file("o"))).status == 0);
-  CHECK(!folder.has("o.kvtwin-run-4194305"));
+  CHECK(!folder.has("o.kvtwin-run-4194305-1"));
   CHECK(folder.has(alive + "/run.binpb"));
-  CHECK(folder.has("other.kvtwin-run-4194305/run.binpb"));
+  CHECK(folder.has("other.kvtwin-run-4194305-1/run.binpb"));
 }
 
 TEST_CASE("command line: numbers that do not fit are refused") {

@@ -1,4 +1,4 @@
-// Files of a result: processes that write the same ones.
+// Files of a result: processes that write the same ones, and drafts of processes that were killed.
 
 #include "scenarios/output/result_folder.h"
 
@@ -43,5 +43,26 @@ TEST_CASE("write_files: processes that write one file concurrently all succeed, 
     CHECK(*text == bytes);
   }
   CHECK(std::distance(fs::directory_iterator(dir), fs::directory_iterator()) == 2);  // no temporary file
+  fs::remove_all(dir);
+}
+
+TEST_CASE(
+    "replace_run: drafts of processes that no longer run are removed, also if their number is used again") {
+  char path[] = "/tmp/kvtwin_test_XXXXXX";
+  REQUIRE(mkdtemp(path) != nullptr);
+  const fs::path dir = path, run = dir / "run";
+  const std::string here = std::to_string(getpid());
+  // Of this process's number, but started at another time; of a number that no process has; of another
+  // program.
+  const std::string dead = run.string() + ".kvtwin-run-" + here + "-1",
+                    none = run.string() + ".kvtwin-run-999999999-1",
+                    other = run.string() + ".kvtwin-run-mine";
+  for (const std::string& draft : {dead, none, other}) fs::create_directories(draft);
+  REQUIRE(replace_run(run.string(), {{"requests.csv", "a"}, {"run.binpb", "b"}}));
+  CHECK(!fs::exists(dead));
+  CHECK(!fs::exists(none));
+  CHECK(fs::exists(other));
+  CHECK(fs::exists(run / "run.binpb"));
+  CHECK(std::distance(fs::directory_iterator(dir), fs::directory_iterator()) == 2);
   fs::remove_all(dir);
 }
