@@ -93,7 +93,7 @@ TEST_CASE("X-3 X-4 swarm: passes of probe tokens precede compressions") {
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
   }
-  for (const auto& [name, times] : probes) CHECK_MESSAGE(times > 0, name);
+  for (const auto& probe : probes) CHECK_MESSAGE(probe.second > 0, probe.first);
 }
 
 // Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
