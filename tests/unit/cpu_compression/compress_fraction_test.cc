@@ -2,36 +2,14 @@
 // one that computes its whole prompt (docs/design/methods/composition.md#causality).
 
 #include "engine/methods/budget_groups.h"
-#include "tests/unit/cpu_compression/compress_run.h"
+#include "tests/unit/cpu_compression/sharing_methods.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
 
-struct Sharing {
-  Method method;
-  bool window_closed = false;
-  uint32_t chunk = 16;
-};
-
-// Prefix-closed at chunk ends, with known and reported counts, for all layouts that move KV entries.
-const Sharing kSharing[] = {
-    {{"streaming_llm", "ratio", "compact"}},
-    {{"knorm", "ratio", "compact"}},
-    {{"keydiff", "uniform", "ragged", 1}, false, 12},
-    {{"random", "reserved", "ragged", 2}},
-    {{"fastkvzip", "reserved", "ragged", 1, Clustering::kAcrossLayers}},
-    {{"trimkv", "pyramid", "ragged", 2}, false, 20},
-    {{"duo_attention", "head_masks", "ragged", 1}},
-    {{"expected_attention", "ratio", "ragged", 1, Clustering::kAdjacent, CompressionTrigger::kChunkEnd}},
-    {{"snapkv", "reserved", "ragged", 1, Clustering::kPerLayer, CompressionTrigger::kChunkEnd}, true},
-    {{"knorm", "top_per_layer", "ragged", 1}},
-    {{"fastkvzip", "released", "ragged", 2}, false, 24},
-    {{"keydiff", "ada", "ragged", 1}},
-};
-
-RunOf run_with(const Sharing& sharing, const LlmSpec& llm, bool shared) {
+RunOf run_with(const SharingMethod& sharing, const LlmSpec& llm, bool shared) {
   RunOf out{.llm = llm, .config = config_of(sharing.method, llm), .seed = 5};
   out.client = {.sessions = 5, .requests_per_session = 4, .prompt_tokens_max = 60, .output_tokens_max = 20};
   out.config.prefix_cache = shared;
@@ -47,7 +25,7 @@ TEST_CASE(
     "X-5 prefix checkpoints: a request that continues one computes the same bits as one that computed its "
     "prefix") {
   for (const LlmSpec& llm : {tiny_models()[2], tiny_models()[1]}) {  // GQA, MHA
-    for (const Sharing& sharing : kSharing) {
+    for (const SharingMethod& sharing : sharing_methods()) {
       CAPTURE(sharing.method.scorer);
       CAPTURE(sharing.method.budget);
       const RunResult apart = run_of(run_with(sharing, llm, false));
@@ -73,7 +51,7 @@ TEST_CASE(
 TEST_CASE("X-5 prefix checkpoints: little memory and preemptions change no bit") {
   const LlmSpec llm = tiny_models()[2];
   uint64_t preempted = 0, reused = 0, rows = 0;
-  for (const Sharing& sharing : {kSharing[1], kSharing[4], kSharing[9]}) {
+  for (const SharingMethod& sharing : {sharing_methods()[1], sharing_methods()[4], sharing_methods()[9]}) {
     CAPTURE(sharing.method.scorer);
     RunOf ample = run_with(sharing, llm, false), scarce = run_with(sharing, llm, true);
     ample.client.prompt_tokens_max = scarce.client.prompt_tokens_max = 40;

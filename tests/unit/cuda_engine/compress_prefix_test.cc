@@ -1,6 +1,7 @@
 // Compressed prefixes on the GPU: requests that continue from a prefix checkpoint, or from their own, compute
 // what the CPU engine computes with the same retained KV entries.
 
+#include "tests/unit/cpu_compression/sharing_methods.h"
 #include "tests/unit/cuda_engine/compress_both.h"
 
 using namespace kvtwin;
@@ -8,37 +9,23 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// Prefix-closed at chunk ends, with known and reported counts, for all layouts that move KV entries.
-struct Sharing {
-  Method method;
-  bool window_closed = false;
-};
-
-Method packed_as(const char* precision, Method method) {
-  method.precision = precision;
-  return method;
+SharingMethod packed_as(const char* precision, SharingMethod of) {
+  of.method.precision = precision;
+  return of;
 }
 
-const std::vector<Sharing>& sharing() {
-  static const std::vector<Sharing> all = {
-      {{"streaming_llm", "ratio", "compact"}},
-      {{"knorm", "ratio", "compact"}},
-      {{"keydiff", "uniform", "ragged", 1}},
-      {{"random", "reserved", "ragged", 2}},
-      {{"fastkvzip", "reserved", "ragged", 1, Clustering::kAcrossLayers}},
-      {{"trimkv", "pyramid", "ragged", 2}},
-      {{"duo_attention", "head_masks", "ragged", 1}},
-      {{"expected_attention", "ratio", "ragged", 1, Clustering::kAdjacent, CompressionTrigger::kChunkEnd}},
-      {{"snapkv", "reserved", "ragged", 1, Clustering::kPerLayer, CompressionTrigger::kChunkEnd}, true},
-      {{"knorm", "top_per_layer", "ragged", 1}},
-      {{"fastkvzip", "released", "ragged", 2}},
-      {packed_as("int4", {"knorm", "ratio", "compact"})},
-      {packed_as("fp8", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer})},
-  };
+// Two of them packed too.
+const std::vector<SharingMethod>& methods() {
+  static const std::vector<SharingMethod> all = [] {
+    std::vector<SharingMethod> out = sharing_methods();
+    out.push_back(packed_as("int4", out[1]));
+    out.push_back(packed_as("fp8", out[4]));
+    return out;
+  }();
   return all;
 }
 
-CoreConfig sharing_config(const Sharing& of, const LlmSpec& llm) {
+CoreConfig sharing_config(const SharingMethod& of, const LlmSpec& llm) {
   CoreConfig config = cuda_config(of.method, llm);
   config.prefix_cache = true;
   config.policies.identity = "shared";
@@ -55,7 +42,7 @@ double tolerance_of(const Method& method, const LlmSpec& llm) {
 }  // namespace
 
 TEST_CASE("X-5 cuda compress: requests continue from compressed prefixes as on the CPU engine") {
-  for (const Sharing& of : sharing()) {
+  for (const SharingMethod& of : methods()) {
     const std::string name = name_of(of.method);
     CAPTURE(name);
     const LlmSpec llm = models()[0];
@@ -71,7 +58,7 @@ TEST_CASE("X-5 cuda compress: requests continue from compressed prefixes as on t
 
 TEST_CASE("X-5 cuda compress: the same with little memory, preemptions and cancelled requests") {
   uint64_t preemptions = 0;
-  for (const Sharing& of : sharing()) {
+  for (const SharingMethod& of : methods()) {
     const std::string name = name_of(of.method);
     CAPTURE(name);
     const LlmSpec llm = models()[1];
