@@ -7,13 +7,6 @@
 #include "engine/methods/scorer_traits.h"
 
 namespace kvtwin {
-namespace {
-
-// The query of a prompt without roles, if the budget has no window: its last tokens
-// (docs/design/methods/intentkv.md#span, the fallback).
-constexpr uint32_t kQueryTokens = 64;
-
-}  // namespace
 
 Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
     : budget_(*axes.budget),

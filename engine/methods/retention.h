@@ -25,6 +25,10 @@
 
 namespace kvtwin {
 
+// The query of a prompt without roles, if the budget has no window: its last tokens
+// (docs/design/methods/intentkv.md#span, the fallback).
+constexpr uint32_t kQueryTokens = 64;
+
 // The positions that a compression retains whatever their score: [0, prefix) and `newest`.
 struct ForcedTokens {
   uint32_t prefix = 0;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/methods/retention.h"
 #include "engine/methods/scorer_traits.h"
 #include "engine/methods/traits.h"
 #include "scenarios/app/compose.h"
@@ -73,8 +74,9 @@ class WatchedBuilder : public ReplayBuilder {
 std::string query_note(const v1::Scenario& scenario, const ReplayTable& table) {
   const std::string scorer = "scorer " + scenario.policies().scorer();
   const v1::BudgetOptions& budget = scenario.policies().budget_options();
-  const std::string counts = fmt::format("the first {} and the last {} tokens (policies.budget_options)",
-                                         budget.sinks(), budget.window());
+  const std::string counts =
+      fmt::format("the first {} and the last {} tokens (policies.budget_options)", budget.sinks(),
+                  budget.window() > 0 ? budget.window() : kQueryTokens);
   if (!scenario.replay().roles())
     return fmt::format("{}: replay.roles is false, so templates and queries are {}", scorer, counts);
   if (table.spans_unknown == 0)

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "engine/base/front_end.h"
-#include "engine/methods/derived_sessions.h"
 #include "engine/runtime/client.h"
 #include "engine/runtime/driver.h"
+#include "scenarios/serve/derived_sessions.h"
 #include "scenarios/serve/prompt_tokens.h"
 #include "scenarios/serve/wall_clock.h"
 

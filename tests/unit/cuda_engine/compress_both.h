@@ -301,6 +301,11 @@ inline void give_room(BudgetSpec* budget) {
   budget->keeps_all.assign(budget->keeps_all.size(), true);
 }
 
+// The page tables of a request.
+inline uint32_t tables_of(const CoreConfig& config) {
+  return layout_traits(config.policies.layout).has_groups ? config.policies.layout_spec.groups() : 1;
+}
+
 // Compares logits with the CPU engine that retains the GPU's entries, in pools so small that requests are
 // preempted.
 template <typename Tolerance>
@@ -312,9 +317,7 @@ void check_under_pressure(const std::vector<Method>& methods, const Tolerance& t
     const LlmSpec llm = models()[0];
     ExpectedOutcome what{
         .llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
-    const uint32_t groups =
-        layout_traits(what.config.policies.layout).has_groups ? what.config.policies.layout_spec.groups() : 1;
-    what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
+    what.config.pages_gpu = 14 * tables_of(what.config) * 16 / what.config.page_tokens;
     const PairedEngines result = run_both(what);
     CHECK(result.worst < tolerance(method, llm));
     preemptions += result.preemptions;

@@ -64,9 +64,7 @@ TEST_CASE("X-5 cuda compress: the same with little memory, preemptions and cance
     const LlmSpec llm = models()[1];
     ExpectedOutcome what{
         .llm = llm, .config = sharing_config(of, llm), .seed = 3, .compare = true, .cancels = 20};
-    const uint32_t groups =
-        layout_traits(what.config.policies.layout).has_groups ? what.config.policies.layout_spec.groups() : 1;
-    what.config.pages_gpu = 16 * groups;
+    what.config.pages_gpu = 16 * tables_of(what.config);
     what.config.steps_in_flight_max = 2;
     const PairedEngines result = run_both(what);
     CHECK(result.worst < tolerance_of(of.method, llm));

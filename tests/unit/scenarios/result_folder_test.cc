@@ -6,20 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "models/files/textproto.h"
+#include "tests/support/temp_directory.h"
 
 using namespace kvtwin;
 namespace fs = std::filesystem;
 
 TEST_CASE("write_files: processes that write one file concurrently all succeed, and leave one whole file") {
-  char path[] = "/tmp/kvtwin_test_XXXXXX";
-  REQUIRE(mkdtemp(path) != nullptr);
-  const std::string dir = path;
+  const std::string dir = testing::make_temp_directory("result");
   const std::string bytes(20'000, 'x');
   std::vector<pid_t> writers;
   for (int writer = 0; writer < 4; ++writer) {
@@ -48,9 +46,7 @@ TEST_CASE("write_files: processes that write one file concurrently all succeed, 
 
 TEST_CASE(
     "replace_run: drafts of processes that no longer run are removed, also if their number is used again") {
-  char path[] = "/tmp/kvtwin_test_XXXXXX";
-  REQUIRE(mkdtemp(path) != nullptr);
-  const fs::path dir = path, run = dir / "run";
+  const fs::path dir = testing::make_temp_directory("result"), run = dir / "run";
   const std::string here = std::to_string(getpid());
   // Of this process's number, but started at another time; of a number that no process has; of another
   // program.

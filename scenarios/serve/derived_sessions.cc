@@ -1,4 +1,4 @@
-#include "engine/methods/derived_sessions.h"
+#include "scenarios/serve/derived_sessions.h"
 
 #include <algorithm>
 

@@ -11,8 +11,8 @@
 //
 // Deterministic: it depends on the order of calls alone.
 
-#ifndef KVTWIN_ENGINE_METHODS_DERIVED_SESSIONS_H_
-#define KVTWIN_ENGINE_METHODS_DERIVED_SESSIONS_H_
+#ifndef KVTWIN_SCENARIOS_SERVE_DERIVED_SESSIONS_H_
+#define KVTWIN_SCENARIOS_SERVE_DERIVED_SESSIONS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -52,4 +52,4 @@ class DerivedSessions {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METHODS_DERIVED_SESSIONS_H_
+#endif  // KVTWIN_SCENARIOS_SERVE_DERIVED_SESSIONS_H_
