@@ -71,8 +71,8 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
     row += entry.tokens;
   }
   if (kivi()) even_out(entries);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  staged_.send(on);
+  fused_.send(on);
   if (kivi()) exact_.reserve(slots_);
 }
 
@@ -267,7 +267,7 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
   even_ = false;
-  staged_.warm_up(size, on.stream, rows);
+  staged_.warm_up(size, on, rows);
 }
 
 }  // namespace kvtwin::cuda

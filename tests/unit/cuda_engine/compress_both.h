@@ -186,6 +186,7 @@ struct ExpectedOutcome {
   bool spans = false;      // prompts say what they ask
   uint32_t cancels = 0;
   std::function<void(kernels::ScoreSpec*)> adjust{};
+  decltype(cuda::CudaEngineConfig::issued) issued{};  // of the GPU
 };
 
 // Pages by position, in the method's format.
@@ -245,7 +246,9 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   auto cache =
       cuda::make_compressed(gpu_options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
   REQUIRE(cache);
-  auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
+  cuda::CudaEngineConfig noted = own;
+  noted.issued = what.issued;
+  auto gpu = cuda::CudaEngine::make(noted, device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {
