@@ -131,12 +131,6 @@ constexpr CombinationRow kEngineRows[] = {
      [](Given c) { return c.in_place() && c.scorer.gathers; },
      "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
      "choose layout compact"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_turns(c); },
-     "scorer {scorer} works at the start of a turn, which is not computed on CUDA",
-     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
 };
 
 }  // namespace
