@@ -88,7 +88,7 @@ CompressedCache::Request& CompressedCache::request_of(RequestId id) {
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (!entry.first) continue;
+      if (!entry.first || entry.swapped_in) continue;
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
@@ -96,7 +96,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
     for (const PrefixHit& prefix_hit : launch.prefix_hits)
-      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
+      shared_.begin(launch, prefix_hit, &request_of(prefix_hit.request).kv_entries);
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -342,8 +342,12 @@ void CompressedCache::notify(const Command& command) {
   if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
-void CompressedCache::copy(PageId, PageId, cudaStream_t) {
-  KVT_CHECK(!"layouts that drop KV entries have no host tier");
+// What the engine knows of a request besides its pages (positions, captured queries, exact keys without a
+// summary) stays where it is while the request is on the host.
+void CompressedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  kv_entries_.copy(source, target, stream);
+  if (pages_ != nullptr) pages_->copy_page(source, target, stream);
+  shared_.copied(source, target);
 }
 
 // Room for the lists of a step of that many rows, allocated before the first step: more memory is taken

@@ -193,6 +193,14 @@ struct ExpectedOutcome {
   std::function<void(kernels::ScoreSpec*)> adjust{};
 };
 
+// Poisoned pages of the engine.
+inline cuda::KvMemory memory_of(const cuda::CudaEngineConfig& own) {
+  return {own.page_tokens, own.pages_gpu, own.pages_host, own.rows_max, true};
+}
+inline cpu::KvMemory memory_on_cpu(const cuda::CudaEngineConfig& own) {
+  return {own.page_tokens, own.pages_gpu, own.pages_host, true};
+}
+
 // Pages by position, in the method's format.
 inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const cuda::CudaEngineConfig& own,
                                              const cuda::DeviceModel& device, cpu::IdentityTokens* tokens) {
@@ -200,8 +208,7 @@ inline std::unique_ptr<DenseTwin> dense_twin(const ExpectedOutcome& what, const 
   if (what.config.policies.precision != "bf16") {
     const Format format = precision_traits(what.config.policies.precision).prompt_format;
     auto packed =
-        cuda::make_packed({format, what.config.policies.precision_spec.group},
-                          {own.page_tokens, own.pages_gpu, own.pages_host, own.rows_max, true}, &what.llm);
+        cuda::make_packed({format, what.config.policies.precision_spec.group}, memory_of(own), &what.llm);
     REQUIRE(packed);
     cache = std::move(*packed);
   }
@@ -219,8 +226,7 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
   if (what.host_rule) options.config.score.scorer = kernels::find_scorer("intent_residual");
-  auto cache = cuda::make_compressed(
-      options, {own.page_tokens, own.pages_gpu, own.pages_host, own.rows_max, true}, &weights);
+  auto cache = cuda::make_compressed(options, memory_of(own), &weights);
   REQUIRE(cache);
   auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(*cache));
   REQUIRE(twin);
@@ -249,8 +255,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   };
   const auto refused = cuda::check_compressed(what.config, score, what.llm);
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
-  auto cache = cuda::make_compressed(
-      gpu_options, {own.page_tokens, own.pages_gpu, own.pages_host, own.rows_max, true}, &weights);
+  auto cache = cuda::make_compressed(gpu_options, memory_of(own), &weights);
   REQUIRE(cache);
   auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
@@ -260,8 +265,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
     config.force_outcomes = [&](RequestId request, uint32_t head) -> std::span<const uint32_t> {
       return record->by_gpu.at({request, head});
     };
-    auto made =
-        cpu::CompressedCache::make(config, {own.page_tokens, own.pages_gpu, own.pages_host, true}, &weights);
+    auto made = cpu::CompressedCache::make(config, memory_on_cpu(own), &weights);
     REQUIRE(made);
     cpu = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
@@ -269,7 +273,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   const cpu::CompressedCache* judged = nullptr;
   if (what.judge) {
     auto made = cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9},
-                                           {own.page_tokens, own.pages_gpu, own.pages_host, true}, &weights);
+                                           memory_on_cpu(own), &weights);
     REQUIRE(made);
     judged = made->get();
     judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
@@ -326,9 +330,9 @@ inline std::string steps_off(const PairedEngines& result, double tolerance) {
 }
 
 // Compares logits with the CPU engine that retains the GPU's entries, in pools so small that requests are
-// preempted.
+// preempted. Returns the number of preemptions.
 template <typename Tolerance>
-void check_under_pressure(const std::vector<Method>& methods, const Tolerance& tolerance) {
+uint64_t check_under_pressure(const std::vector<Method>& methods, const Tolerance& tolerance) {
   uint64_t preemptions = 0;
   for (const Method& method : methods) {
     const std::string name = name_of(method);
@@ -341,7 +345,7 @@ void check_under_pressure(const std::vector<Method>& methods, const Tolerance& t
     CHECK_MESSAGE(result.worst < tolerance(method, llm), steps_off(result, tolerance(method, llm)));
     preemptions += result.preemptions;
   }
-  CHECK(preemptions > 3);
+  return preemptions;
 }
 
 }  // namespace kvtwin::testing

@@ -121,8 +121,8 @@ TEST_CASE("G-3 cuda compress: packed, logits equal the CPU engine's with the sam
 
 TEST_CASE(
     "X-3 cuda compress: packed, the same holds under pressure, with preemptions and cancelled requests") {
-  check_under_pressure(packed_methods(),
-                       [](const Method& method, const LlmSpec&) { return packed_tolerance(method); });
+  const auto tolerance = [](const Method& method, const LlmSpec&) { return packed_tolerance(method); };
+  CHECK(check_under_pressure(packed_methods(), tolerance) > 3);
 }
 
 TEST_CASE(
