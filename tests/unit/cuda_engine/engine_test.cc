@@ -13,7 +13,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr RequestId kA{1}, kB{2};
+constexpr RequestId kA{1}, kB{2}, kC{3};
 constexpr uint64_t kWeightSeed = 7;
 
 cuda::CudaEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
@@ -115,8 +115,9 @@ TEST_CASE("cuda: the graph of a captured size replays steps of every number of r
     GivenTokens tokens = p.tokens;
     tokens.give(kA, p.ids, 40);
     tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
+    tokens.give(kC, p.ids, 40);
     uint64_t replays = 0;
-    // Two rows of two, one of two, and three steps at once; `padded` to 4 and to 8.
+    // Steps of one and of two rows, padded to 4 and to 8 rows or not padded.
     const auto logits = [&](uint32_t graphs_max, bool padded) {
       cuda::CudaEngineConfig config = config_of(16);
       config.graphs_max = graphs_max, config.samples_max = 3, config.row_sizes = {4, 8};
@@ -129,7 +130,10 @@ TEST_CASE("cuda: the graph of a captured size replays steps of every number of r
         if (padded) steps.pad_to(size);
         out.push_back(steps.run({{kA, 1}, {kB, 1}}));
         out.push_back(steps.run({{kB, 1}}));
-        out.push_back(steps.run({{kA, 1}, {kB, 1, false}}, 3));
+        out.push_back(steps.run({{kA, 1}, {kB, 1}}, 3));
+        steps.begin(kC);  // the first token of a prompt is a row like a decode's, but gives no token
+        out.push_back(steps.run({{kC, 1, false}, {kA, 1}}));
+        steps.end(kC);
       }
       replays = steps.engine().graph_replays();
       return out;
@@ -137,7 +141,7 @@ TEST_CASE("cuda: the graph of a captured size replays steps of every number of r
     const auto expected = logits(0, true);
     CHECK(replays == 0);
     CHECK(logits(1, true) == expected);
-    CHECK(replays == (takes ? 2 * 5 : 0));  // from the first step on
+    CHECK(replays == (takes ? 2 * 6 : 0));  // from the first step on
     const auto plain = logits(0, false);
     for (size_t i = 0; i < plain.size(); ++i)
       CHECK(relative_error(expected[i], plain[i]) < bf16_tolerance(llm));
