@@ -65,7 +65,7 @@ struct CudaEngine::Parts {
         llm(model->weights().llm()),
         ids(given_ids),
         tokens(given_ids, given.decoding, given.end_tokens),
-        graphs(given.log == nullptr ? given.graphs_max : 0),
+        graphs(given.log == nullptr && !given.issued ? given.graphs_max : 0),
         cache(std::move(given_cache)) {}
   ~Parts();
 
@@ -90,6 +90,7 @@ struct CudaEngine::Parts {
   cpu::RequestTokens tokens;
   // Copies to the GPU and from it have a stream each: both directions of PCIe at once.
   cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
+  StepList issued_list;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
   StepGraphs graphs;
@@ -122,7 +123,8 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
         !ok)
       return ok;
   }
-  timer = std::make_unique<OperationTimer>(config.log != nullptr, compute_stream);
+  timer = std::make_unique<OperationTimer>(config.log != nullptr, config.issued ? &issued_list : nullptr,
+                                           compute_stream);
   uint32_t rows_max = config.rows_max;
   for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
   Result<std::unique_ptr<CudaForward>> made_forward =
@@ -276,6 +278,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
     entry.context += offset;
     p.add_tokens(entry);
   }
+  p.issued_list.clear();
   p.cache->begin(launch, offset, p.entries, p.on_stream(), &p.rows);
   p.tokens_computed += p.rows.tokens.size();
   p.sample_padding();
@@ -287,6 +290,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
   if (!p.rows.tokens.empty()) on_device = p.compute();
   p.cache->end(launch, offset, p.entries, p.on_stream(), values);
   p.log_step(step, on_device);
+  if (p.config.issued) p.config.issued(launch, offset, p.issued_list);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.forward->sampled()[p.samples.size()];

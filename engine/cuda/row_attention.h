@@ -23,6 +23,11 @@ inline uint64_t decode_counter_bytes(uint64_t sequences) {
   return sequences * kDecodeGroupMax * sizeof(uint32_t);
 }
 
+// The kernels of attention that have rows.
+inline AttentionRows rows_present(const DeviceRows& rows) {
+  return {rows.decodes_count > 0, rows.chunks_count > 0, rows.other_rows > 0};
+}
+
 // What the products of one layer gave, and where attention's result goes: on the device.
 struct LayerRows {
   const DeviceLayer* weights = nullptr;   // the norms of heads
@@ -72,8 +77,12 @@ class RowAttention {
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
   void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
               __nv_bfloat16* keys = nullptr);
-  // All KV of the step is in `pool`, the layer's.
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const __nv_bfloat16* pool,
+  // Starts one of kAttentionKernels, or append() without `keys`. REQUIRES: a kernel has rows, and all KV of
+  // the step is in `pool`, the layer's.
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             __nv_bfloat16* pool, cudaStream_t stream);
+  // Starts the kernels that have rows, for caches that list no operations.
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
               cudaStream_t stream, OperationTimer* timer);
 
  private:

@@ -211,7 +211,7 @@ OperationsOfStep CudaEngineBackend::operations() {
   return [this](EngineId engine, StepId step) {
     std::vector<StepOperation> out;
     for (const cuda::OperationTime& one : log_.take(engine, step))
-      out.push_back({cuda::name_of(one.operation), one.layer, one.from, one.to});
+      out.push_back({name_of(one.operation), one.layer, one.from, one.to});
     return out;
   };
 }

@@ -279,7 +279,7 @@ void RecalledEntries::hand_over(const StepStream& on) {
       out.heads.push_back({kv_entries.pages(group), shape.groups.column_of(head)});
     }
   }
-  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on.stream);
+  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on);
   for (const Ending& ending : endings_) {
     requests_.at(ending.request) = {.in_resident = true, .gpu = {}, .host_copies = {}};
     prompts().notify(DropRequestState{{}, ending.request, DropRequestState::Reason::kFinished});

@@ -48,6 +48,7 @@ bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecalls
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
       llm_(llm),
+      kind_(options.kind),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       offloaded_(options.kind != RetrievalKind::kPagesOnGpu),
@@ -126,8 +127,8 @@ HostPool RetrievedCache::host_layer(uint32_t layer) const {
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                            const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
-  order_->compute_on(on.stream);
-  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
+  order_->compute_on(on);
+  if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
   choice_rows_.clear();
   lists_.clear();
   sealed_.clear();
@@ -137,7 +138,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
-  send_lists(on.stream);
+  send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
 }
@@ -166,8 +167,7 @@ std::vector<cudaStream_t> RetrievedCache::streams() const {
 }
 
 void RetrievedCache::launched() {
-  for (uint32_t layer = spec_.layers_dense; offloaded_ && !sealed_.empty() && layer < llm_.layers; ++layer)
-    offload(layer);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, true);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
@@ -193,7 +193,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
     KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
     if (pages > shape_.slots) entering_.push_back(&request);
   }
-  enter_residents(on.stream);
+  enter_residents(on);
   for (const PlanEntry& entry : entries) {
     Request& request = requests_.at(entry.request);
     if (!offloaded_ || !request.in_resident || !entry.samples) continue;
@@ -236,7 +236,7 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
                               cudaStream_t stream) {
   if (!offloaded_) return KvCache::copy_all(source, target, stream);
-  order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
+  order_->hold(stream, {Edge::kOffloaded, 0});  // they may still be on their way there
   if (spec_.host_layout == HostLayout::kNhd) return fetch(source, target, stream);
   for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);
 }

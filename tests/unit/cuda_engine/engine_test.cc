@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "tests/support/source_dir.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
 
 using namespace kvtwin;
@@ -50,7 +51,7 @@ TEST_CASE("cuda: weights drawn on the GPU equal those drawn on the host") {
 TEST_CASE("cuda: checkpoints in fp32 and in several files are rounded to bf16 and computed") {
   for (const char* name : {"llama_biased", "qwen2_yarn", "qwen3_qk_norm", "mistral_sharded", "llama_tied"}) {
     CAPTURE(name);
-    const std::string folder = std::string(KVTWIN_SOURCE_DIR "/tests/golden/hf/data/") + name;
+    const std::string folder = source_dir() + "/tests/golden/hf/data/" + name;
     Result<ModelWeights> weights = load_model(folder);
     REQUIRE_MESSAGE(weights.has_value(), (weights ? std::string() : weights.error().text()));
     const LlmSpec& llm = weights->llm();
@@ -188,6 +189,8 @@ TEST_CASE(
   steps.begin(kA);
   CHECK(steps.run({{kA, 40}}).size() == llm.vocab);
 }
+
+std::string kvtwin::testing::source_dir() { return KVTWIN_SOURCE_DIR; }
 
 int main(int argc, char** argv) {
   if (const Result<void> ok = cuda::check_gpu(); !ok) {
