@@ -73,6 +73,8 @@ struct CudaEngine::Parts {
   void add_tokens(const PlanEntry& entry);
   StepStream on_stream() { return {compute_stream, timer.get()}; }
   DeviceRows compute();
+  void sample_padding();
+  void prepare_graph(uint32_t size);
   void log_step(StepId step, const DeviceRows& on_device);
   void warm_up();
   void start(const StartTransfer& transfer);
@@ -101,6 +103,7 @@ struct CudaEngine::Parts {
   Clock::time_point started;
   Duration issued{};
   std::vector<Sample> samples;
+  uint32_t sampled_padding = 0;
   uint64_t tokens_computed = 0;
 };
 
@@ -178,10 +181,12 @@ DeviceRows CudaEngine::Parts::compute() {
 
 void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
   if (config.log == nullptr) return;
+  const auto decodes = std::count_if(rows.decodes.begin(), rows.decodes.end(),
+                                     [](const DecodeSequence& one) { return one.tokens > 0; });
   config.log->add(config.engine, {.step = step,
-                                  .rows = on_device.rows,
-                                  .samples = on_device.samples,
-                                  .decode_rows = on_device.decodes_count / llm.kv_heads,
+                                  .rows = on_device.rows - rows.padding,
+                                  .samples = on_device.samples - sampled_padding,
+                                  .decode_rows = static_cast<uint32_t>(decodes) / llm.kv_heads,
                                   .decode_entries = rows.decode_entries,
                                   .chunk_entries = rows.chunk_entries,
                                   .issued = issued,
@@ -201,7 +206,34 @@ void CudaEngine::Parts::warm_up() {
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
     compute();
   }
+  if (config.log == nullptr && config.graphs_max > 0) {
+    for (const uint32_t size : config.row_sizes) prepare_graph(size);
+  }
   if (config.log != nullptr) timer->times({});  // their times are not wanted
+}
+
+// Rows of padding are sampled too: how many rows are is a parameter of what a step starts.
+void CudaEngine::Parts::sample_padding() {
+  sampled_padding = 0;
+  if (rows.padding == 0) return;
+  const auto last = static_cast<uint32_t>(rows.positions.size()) - 1;
+  const size_t sampled = rows.sampling.size();
+  rows.sampling.resize(std::max(sampled, std::min(rows.positions.size(), size_t{config.samples_max})), last);
+  sampled_padding = static_cast<uint32_t>(rows.sampling.size() - sampled);
+}
+
+void CudaEngine::Parts::prepare_graph(uint32_t size) {
+  rows.clear();
+  rows.tokens.assign(size, 0);
+  if (!cache->fill_up(size, on_stream(), &rows)) return;
+  sample_padding();
+  const DeviceRows on_device = upload.send(rows, compute_stream);
+  StepGraphKey graph_key{on_device, {}};
+  if (cache->repeats(&graph_key)) {
+    graphs.prepare(graph_key, compute_stream, cache->side_streams(),
+                   [&] { forward->run(on_device, cache.get(), on_stream()); });
+  }
+  must(cudaStreamSynchronize(compute_stream), "graphs of captured sizes");  // the lists are sent
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
@@ -249,6 +281,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
   p.issued_list.clear();
   p.cache->begin(launch, offset, p.entries, p.on_stream(), &p.rows);
   p.tokens_computed += p.rows.tokens.size();
+  p.sample_padding();
   p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
   const StepId step{raw(launch.step) + offset};
   // Passes of probe tokens, which the cache runs, may be all of a step.

@@ -37,6 +37,7 @@ class PagedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   PagedCache(const KvMemory& memory, const LlmSpec* llm) : memory_(memory), llm_(*llm) {}

@@ -101,6 +101,17 @@ void RowAttention::add(uint32_t first, uint32_t table, uint32_t context, uint32_
   for (uint32_t i = 0; i < count; ++i) rows->others.push_back({first + i, table, context + i + 1});
 }
 
+void RowAttention::fill_up(uint32_t size, StepRows* rows) const {
+  KVT_CHECK(decode_takes() && !shape_.by_head);
+  const uint32_t group = llm_->query_heads / llm_->kv_heads;
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row, ++rows->padding) {
+    rows->positions.push_back(0);
+    rows->slots.push_back({kNoBlock, 0});
+    for (uint32_t head = 0; head < llm_->kv_heads; ++head)
+      rows->decodes.push_back({row * llm_->query_heads + head * group, 0, 0, head});
+  }
+}
+
 void RowAttention::add_warm_up(uint32_t size, StepRows* rows) const {
   const auto table = static_cast<uint32_t>(rows->pages.size());
   rows->pages.push_back(0);

@@ -61,6 +61,9 @@ class RowAttention {
   // and themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
+  // Adds decodes without a request until there are `size` rows. REQUIRES: decode_takes(), not by_head.
+  void fill_up(uint32_t size, StepRows* rows) const;
+
   // `size` rows on page 0 without a request: one decode and, where there is room for it, a chunk. (What the
   // others read does not matter.)
   void add_warm_up(uint32_t size, StepRows* rows) const;

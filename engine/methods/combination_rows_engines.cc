@@ -72,21 +72,6 @@ constexpr CombinationRow kEngineRows[] = {
     // What has no kernel yet.
     {kCudaOnly,
      kNotBuilt,
-     {kPlacement, kLayout},
-     [](Given c) { return c.drops() && c.placement.uses_host && !c.placement.uses_resident; },
-     "placement {placement} copies pages between tiers, which for those of layout {layout} is not computed "
-     "on "
-     "CUDA",
-     "set placement: gpu and preemption: recompute, or --backend=cpu"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kPrecision, kPlacement},
-     [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
-     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries are "
-     "made of, which is not computed on CUDA",
-     "set placement: gpu, precision: bf16, or --backend=cpu"},
-    {kCudaOnly,
-     kNotBuilt,
      {kPrecision, kRetrieval},
      [](Given c) { return c.precision.packed() && !c.drops() && c.chooses(); },
      "precision {precision} with retrieval {retrieval} is not computed on CUDA",
@@ -131,12 +116,6 @@ constexpr CombinationRow kEngineRows[] = {
      [](Given c) { return c.in_place() && c.scorer.gathers; },
      "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
      "choose layout compact"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_turns(c); },
-     "scorer {scorer} works at the start of a turn, which is not computed on CUDA",
-     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
 };
 
 }  // namespace

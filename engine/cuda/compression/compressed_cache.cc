@@ -88,7 +88,7 @@ CompressedCache::Request& CompressedCache::request_of(RequestId id) {
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (!entry.first) continue;
+      if (!entry.first || entry.swapped_in) continue;
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
@@ -96,7 +96,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
     for (const PrefixHit& prefix_hit : launch.prefix_hits)
-      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
+      shared_.begin(launch, prefix_hit, &request_of(prefix_hit.request).kv_entries);
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -112,7 +112,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
 }
 
 void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEntry> entries,
-                                StepRows* rows) {
+                                const StepStream& on, StepRows* rows) {
   work_.clear();
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
@@ -137,10 +137,12 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
     work.rows.staged = compression.staged;
   }
   uint32_t scratch = 0;
-  for (Work& work : work_) {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    Work& work = work_[i];
     cpu::RequestTable& kv_entries = work.request->kv_entries;
     KVT_CHECK(kv_entries.tokens() == work.rows.context);
     scores_->begin_rows(work.rows, &work.request->captured);
+    if (work.compression != nullptr && work.compression->before) compress_before(i, on);
     kv_entries.add(work.rows.tokens, !work.rows.staged);
     work.scratch = scratch;
     scratch += div_ceil(memory_.page_tokens - 1 + work.rows.tokens, memory_.page_tokens);
@@ -150,7 +152,7 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
 void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                             const StepStream& on, StepRows* rows) {
   take_pages(launch, offset, on.stream);
-  add_works(launch, entries, rows);
+  add_works(launch, entries, on, rows);
   write_lists(on);
   for (const Work& work : work_) {
     const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
@@ -314,7 +316,11 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (intents_ != nullptr) remember(work, on);
     if (work.pass != nullptr) run_pass(i, on);
     if (work.compression == nullptr) continue;
-    if (!work.rows.staged) compress(i, on, values);
+    if (work.compression->before) {
+      values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
+    } else if (!work.rows.staged) {
+      compress(i, on, values);
+    }
     if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
     if (memory_.poison) work.request->kv_entries.check();
     values->end_retained(work.rows.request);
@@ -340,8 +346,12 @@ void CompressedCache::notify(const Command& command) {
   if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
-void CompressedCache::copy(PageId, PageId, cudaStream_t) {
-  KVT_CHECK(!"layouts that drop KV entries have no host tier");
+// What the engine knows of a request besides its pages (positions, captured queries, exact keys without a
+// summary) stays where it is while the request is on the host.
+void CompressedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  kv_entries_.copy(source, target, stream);
+  if (pages_ != nullptr) pages_->copy_page(source, target, stream);
+  shared_.copied(source, target);
 }
 
 // Room for the lists of a step of that many rows, allocated before the first step: more memory is taken

@@ -4,9 +4,10 @@
 // Which positions a head still has, and in which slots, is known on the host (cpu::RequestTable); keys,
 // values, captured queries and scorer state are on the device alone. Attention reads each head's own KV
 // entries: lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right
-// after their layer's attention: their counts are known. All others run in end(), when the rows went through
-// all layers; dynamic budgets fetch the scores there, because counting is the host's. Either way the rows
-// that were kept come back to the host before the step is answered.
+// after their layer's attention: their counts are known. Those at the start of a turn run in begin(), before
+// the rows. All others run in end(), when the rows went through all layers; dynamic budgets fetch the scores
+// there, because counting is the host's. Either way the rows that were kept come back to the host before the
+// step is answered.
 //
 // Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
 // compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
@@ -80,6 +81,7 @@ class CompressedCache final : public KvCache {
     Request* request = nullptr;
     const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
+    std::vector<uint64_t> live;                              // kInPlace: after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
@@ -111,9 +113,11 @@ class CompressedCache final : public KvCache {
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
-  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
+  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, const StepStream& on,
+                 StepRows* rows);
 
   // compressed_reads.cc
+  void clear_tables();
   void clear_lists();
   void reserve_lists(uint32_t rows);
   void write_lists(const StepStream& on);
@@ -162,12 +166,14 @@ class CompressedCache final : public KvCache {
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
+  void compress_before(size_t work, const StepStream& on);
+  RankBatch rank_all(size_t work, const StepStream& on);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
   void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
-  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, DataOutcomes* values);
+  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, std::vector<uint64_t>* live);
   std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
   void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;

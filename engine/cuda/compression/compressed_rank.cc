@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
@@ -331,11 +332,11 @@ void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
   }
 }
 
-void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
+// Heads of a compression whose rows are not staged, with their scores. The step's own tables are not needed
+// any more, or not yet: those of this compression take their place.
+RankBatch CompressedCache::rank_all(size_t index, const StepStream& on) {
   Work& work = work_[index];
-  // Tables of the step are not needed any more: those of this compression take their place.
-  tables_.clear();
-  for (Work& each : work_) each.reads.clear(), each.pages.clear();
+  clear_tables();
   retained_total_ = 0;
   if (kv_entries_.packed()) open_ranked(&work);
   RankBatch batch;
@@ -344,7 +345,14 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
     add_ranked(index, head, &batch);
   }
   score_all(index, &batch, on);
-  if (shape_.slot_retention == SlotRetention::kInPlace) return compress_in_place(index, &batch, on, values);
+  return batch;
+}
+
+void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
+  Work& work = work_[index];
+  RankBatch batch = rank_all(index, on);
+  if (shape_.slot_retention == SlotRetention::kInPlace)
+    return compress_in_place(index, &batch, on, &values->retained_live);
   const std::vector<uint32_t> retained = counts(work, batch, on);
   for (uint32_t i = 0; i < batch.count(); ++i)
     choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
@@ -356,6 +364,15 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
     values->retained_counts.push_back(work.request->kv_entries.kv_entries(shape_.groups.members(g)[0]));
   }
+}
+
+// What the request begins with, before its rows: none of these is a KV entry yet.
+void CompressedCache::compress_before(size_t index, const StepStream& on) {
+  Work& work = work_[index];
+  const uint32_t tokens = std::exchange(work.rows.tokens, 0);
+  RankBatch batch = rank_all(index, on);
+  compress_in_place(index, &batch, on, &work.live);
+  work.rows.tokens = tokens;
 }
 
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
@@ -377,7 +394,7 @@ void CompressedCache::finish_choice(const StepStream& on) {
 
 // A token goes from all heads at once: one score each, the mean.
 void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const StepStream& on,
-                                        DataOutcomes* values) {
+                                        std::vector<uint64_t>* live_out) {
   Work& work = work_[index];
   const Compression& c = *work.compression;
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
@@ -420,7 +437,7 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
     shared_.drop(work.request->kv_entries.place(0, row));
   }
   work.request->kv_entries.drop_all_but(std::move(left));
-  values->retained_live.insert(values->retained_live.end(), live.begin(), live.end());
+  live_out->insert(live_out->end(), live.begin(), live.end());
 }
 
 // The rows that select_entries has kept, or those that are forced.

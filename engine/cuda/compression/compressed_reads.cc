@@ -8,9 +8,17 @@
 
 namespace kvtwin::cuda {
 
+// Tables begin anew, and with them all that names a place in one.
+void CompressedCache::clear_tables() {
+  tables_.clear();
+  for (Work& work : work_)
+    work.reads.clear(), work.pages.clear(), work.held.clear(), work.dequantized.clear();
+}
+
 void CompressedCache::clear_lists() {
+  clear_tables();
   for (LayerLists& lists : layers_) lists = {};
-  tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
+  visible_.clear(), iota_.clear(), slots_.clear();
   decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
       score_heads_.clear();
   dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();

@@ -125,7 +125,7 @@ void RetrievedCache::offload(uint32_t layer) {
                     "offload");
   for (size_t i = 0; i < sealed_.size(); ++i) {
     const __nv_bfloat16* from = pages_.layer(layer) + sealed_[i].page * numbers;
-    if (spec_.host_layout == HostLayout::kNhd) {
+    if (copies_.layout == HostPageLayout::kNhd) {
       const size_t staged = i % kStagedMax;
       from = staging_.as<__nv_bfloat16>(staged * bytes);
       const auto some = static_cast<uint32_t>(std::min<size_t>(kStagedMax, sealed_.size() - i));

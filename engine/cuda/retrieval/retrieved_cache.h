@@ -157,6 +157,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   const LlmSpec llm_;
   const RetrievalKind kind_;
   const RetrievalSpec spec_;
+  const RecallCopies copies_;
   const cpu::ResidentShape shape_;
   const bool offloaded_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing

@@ -115,9 +115,9 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
     const RetrievalKind method = method_named(setting.retrieval);
-    REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
+    REQUIRE(!cuda::check_retrieved(method, setting.spec, setting.copies, llm, core.page_tokens).has_value());
     Result<cuda::OwnedCache> made = cuda::make_retrieved(
-        {method, setting.spec, tests},
+        {method, setting.spec, setting.copies, tests},
         {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
     REQUIRE(made.has_value());
     cache = std::move(*made);
