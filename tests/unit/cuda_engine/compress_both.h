@@ -235,6 +235,11 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
   return std::move(*twin);
 }
 
+inline cuda::CudaEngineConfig noting(cuda::CudaEngineConfig config, const ExpectedOutcome& what) {
+  config.issued = what.issued;
+  return config;
+}
+
 inline PairedEngines run_both(const ExpectedOutcome& what) {
   const auto problem = validate_core_config(what.config);
   REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
@@ -259,9 +264,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
   auto cache = cuda::make_compressed(gpu_options, memory_of(own), &weights);
   REQUIRE(cache);
-  cuda::CudaEngineConfig noted = own;
-  noted.issued = what.issued;
-  auto gpu = cuda::CudaEngine::make(noted, device.get(), &tokens, std::move(*cache));
+  auto gpu = cuda::CudaEngine::make(noting(own, what), device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {
