@@ -228,7 +228,17 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
   if (shape_.slot_retention == SlotRetention::kInPlace) to.scores += batch.count() * to.stride, to.copies = 1;
   std::function<void(uint32_t)> open;
   if (kv_entries_.packed()) open = [&](uint32_t layer) { unpack_ranked(layer, on); };
-  intents_->score(access_.session(work.rows.request), what, to, open, on.stream);
+  const RankBatch::Head& any = batch.heads[0];
+  const std::span<const uint32_t> positions = work.request->kv_entries.positions(any.head).subspan(any.first);
+  const auto row_of = [&](uint32_t position) {
+    return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
+                                 positions.begin());
+  };
+  IntentScores::Asked asked{{row_of(work.compression->query.begin), row_of(work.compression->query.end)},
+                            any.rows};
+  for (uint32_t range = forced.begin; range < forced.end; ++range)
+    asked.candidates -= batch.forced[range].end - batch.forced[range].begin;
+  intents_->score(access_.session(work.rows.request), what, asked, to, open, on.stream);
 }
 
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is

@@ -184,13 +184,14 @@ struct ExpectedOutcome {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;      // compare with the dense engine
-  bool compare = false;    // compare with the CPU engine that retains the GPU's entries
-  bool judge = false;      // compare with the CPU engine that retains by its own scores
-  bool launched = false;   // compare with an engine without graphs
-  bool host_rule = false;  // compare with an engine that scores IntentKV's rule on the host, as a residual
-  bool spans = false;      // prompts say what they ask
+  bool dense = false;     // compare with the dense engine
+  bool compare = false;   // compare with the CPU engine that retains the GPU's entries
+  bool judge = false;     // compare with the CPU engine that retains by its own scores
+  bool launched = false;  // compare with an engine without graphs
+  bool on_host = false;   // compare with an engine that scores on the host
+  bool spans = false;     // prompts say what they ask
   uint32_t cancels = 0, sessions = 3;
+  std::optional<cpu::ScorerWeights> weights{};  // absent: drawn
   std::function<void(kernels::ScoreSpec*)> adjust{};
 };
 
@@ -226,7 +227,9 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cpu::IdentityTokens* tokens) {
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
-  if (what.host_rule) options.config.score.scorer = kernels::find_scorer("intent_residual");
+  static kernels::ScorerDefinition host_scorer;  // outlives the twin
+  host_scorer = *options.config.score.scorer, host_scorer.device = kernels::DeviceScores::kHost;
+  if (what.on_host) options.config.score.scorer = &host_scorer;
   auto cache = cuda::make_compressed(options, memory_of(own), &weights);
   REQUIRE(cache);
   auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(*cache));
@@ -250,7 +253,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   kernels::ScoreSpec score = score_of(what.config);
   if (what.adjust) what.adjust(&score);
   cuda::CompressedOptions gpu_options;
-  gpu_options.config = {.core = what.config, .score = score, .seed = 9};
+  gpu_options.config = {.core = what.config, .score = score, .seed = 9, .weights = what.weights};
   gpu_options.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
     record->by_gpu[{request, head}].assign(positions.begin(), positions.end());
   };
@@ -262,7 +265,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {
-    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
+    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9, .weights = what.weights};
     config.force_outcomes = [&](RequestId request, uint32_t head) -> std::span<const uint32_t> {
       return record->by_gpu.at({request, head});
     };
@@ -273,16 +276,16 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   std::unique_ptr<cpu::CpuEngine> judge;
   const cpu::CompressedCache* judged = nullptr;
   if (what.judge) {
-    auto made = cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9},
-                                           memory_on_cpu(own), &weights);
+    auto made =
+        cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9, .weights = what.weights},
+                                   memory_on_cpu(own), &weights);
     REQUIRE(made);
     judged = made->get();
     judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
   const std::unique_ptr<cuda::CudaEngine> twin =
-      what.launched || what.host_rule ? other_twin(what, gpu_options, own, weights, *device, &tokens)
-                                      : nullptr;
+      what.launched || what.on_host ? other_twin(what, gpu_options, own, weights, *device, &tokens) : nullptr;
   PairedEngines both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;
