@@ -36,9 +36,9 @@ struct PlanEntry {
   uint32_t context = 0;  // tokens computed before this step: the position of the first new token
   uint32_t dropped = 0;  // tokens of `context` that a head can no longer read: mean over heads, rounded down
   uint32_t low_bit = 0;  // live KV entries in int2 pages; other packed ones are in int4 pages (triaxial)
-  // (triaxial) int4 pages that hold some of the request's live KV entries together with gaps or KV entries of
-  // other requests. No kernel reads such pages in place. The page that the request fills is not counted.
-  uint32_t shared_in_part = 0;
+  // (triaxial) reused int4 pages of which the request reads a part only: their other slots are gaps, or hold
+  // KV entries of other requests. Pages that the request fills itself are not counted.
+  uint32_t pages_reused_in_part = 0;
   bool grows = true;  // each further step of a coalesced run reads one more KV entry; false: the same number
   RequestKey key{};   // identifies `request` in outcomes and random draws
   // Positions whose queries the scorer remembers for the session, whichever entry computes them.

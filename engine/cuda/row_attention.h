@@ -23,6 +23,11 @@ inline uint64_t decode_counter_bytes(uint64_t sequences) {
   return sequences * kDecodeGroupMax * sizeof(uint32_t);
 }
 
+// The kernels of attention that have rows.
+inline AttentionRows rows_present(const DeviceRows& rows) {
+  return {rows.decodes_count > 0, rows.chunks_count > 0, rows.other_rows > 0};
+}
+
 // What the products of one layer gave, and where attention's result goes: on the device.
 struct LayerRows {
   const DeviceLayer* weights = nullptr;   // the norms of heads
@@ -56,6 +61,9 @@ class RowAttention {
   // and themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
+  // Adds decodes without a request until there are `size` rows. REQUIRES: decode_takes(), not by_head.
+  void fill_up(uint32_t size, StepRows* rows) const;
+
   // `size` rows on page 0 without a request: one decode and, where there is room for it, a chunk. (What the
   // others read does not matter.)
   void add_warm_up(uint32_t size, StepRows* rows) const;
@@ -69,8 +77,12 @@ class RowAttention {
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
   void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
               __nv_bfloat16* keys = nullptr);
-  // All KV of the step is in `pool`, the layer's.
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const __nv_bfloat16* pool,
+  // Starts one of kAttentionKernels, or append() without `keys`. REQUIRES: a kernel has rows, and all KV of
+  // the step is in `pool`, the layer's.
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             __nv_bfloat16* pool, cudaStream_t stream);
+  // Starts the kernels that have rows, for caches that list no operations.
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
               cudaStream_t stream, OperationTimer* timer);
 
  private:

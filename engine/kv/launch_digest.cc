@@ -12,7 +12,7 @@ uint64_t with_entry(uint64_t batch, const PlanEntry& entry, uint64_t step) {
   return chained(
       batch, raw(entry.request) | uint64_t{entry.tokens} << 32, entry.context - step,
       flags | static_cast<uint64_t>(entry.kind) << 8 | uint64_t{entry.passes_left} << 16 | fixed << 32,
-      entry.low_bit | uint64_t{entry.shared_in_part} << 32);
+      entry.low_bit | uint64_t{entry.pages_reused_in_part} << 32);
 }
 
 uint64_t request_of(const Launch& launch, uint32_t entry) { return raw(launch.members[entry].request); }

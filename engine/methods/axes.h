@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/partition_kind.h"
 #include "engine/base/units.h"
 #include "engine/methods/config.h"
-#include "engine/methods/partition.h"
 #include "engine/methods/probe_passes.h"
 #include "engine/methods/traits.h"
 

@@ -1,4 +1,5 @@
-// How attention work is divided among CTAs: partition.h.
+// How attention work is divided among CTAs. The policy has no part in it but the name
+// (kernels/grids/partition.h).
 
 #include "engine/methods/axis_factories.h"
 #include "engine/methods/axis_rows.h"

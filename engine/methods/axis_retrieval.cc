@@ -10,6 +10,7 @@ struct RetrievalRow {
   PolicyInfo info;
   RetrievalTraits traits;
   void (*set_defaults)(RetrievalSpec* spec) = nullptr;
+  RecallCopies copies{};
 };
 
 // Quest with grouped queries as FreeKV's authors run it.
@@ -26,9 +27,6 @@ void set_arkvale_defaults(RetrievalSpec* spec) {
   spec->pooling = GroupPooling::kMeanQk;
   spec->summary = PageSummary::kCuboid;
   spec->scale = ScoreScale::kOne;
-  spec->host_layout = HostLayout::kNhd;
-  spec->host_copy = HostCopy::kKernel;
-  spec->staging_buffers = 1;
   spec->speculation = false;
 }
 
@@ -50,8 +48,6 @@ void set_infinigen_defaults(RetrievalSpec* spec) {
   spec->speculation = false;
 }
 
-void set_freekv_defaults(RetrievalSpec* spec) { spec->host_copy = HostCopy::kKernel; }
-
 constexpr RetrievalRow kRetrievals[] = {
     {{"retrieval", "all", "A step reads every live page."}, {}},
     {{"retrieval", "quest",
@@ -63,7 +59,8 @@ constexpr RetrievalRow kRetrievals[] = {
       "As Quest, with cuboid summaries and pages on the host: what is chosen and absent is recalled before "
       "attention, in pieces of one token and head (NHD), one thing after another."},
      {.kind = RetrievalKind::kRecallsPages},
-     set_arkvale_defaults},
+     set_arkvale_defaults,
+     {HostPageLayout::kNhd, HostCopy::kKernel, 1}},
     {{"retrieval", "shadowkv",
       "Keys stay on the gpu as low-rank factors and are rebuilt for the chosen pages while their values are "
       "recalled; outlier and local pages stay."},
@@ -78,7 +75,8 @@ constexpr RetrievalRow kRetrievals[] = {
       "Pages for the next step are chosen and recalled in the background with this step's query; heads whose "
       "query has turned (cosine below tau) are chosen again and recalled before attention."},
      {.kind = RetrievalKind::kRecallsPages, .may_speculate = true},
-     set_freekv_defaults},
+     nullptr,
+     {HostPageLayout::kHnd, HostCopy::kKernel, 2}},
 };
 
 }  // namespace
@@ -89,6 +87,8 @@ RetrievalSpec retrieval_defaults(std::string_view name) {
   if (row.set_defaults != nullptr) row.set_defaults(&spec);
   return spec;
 }
+
+RecallCopies recall_copies(std::string_view name) { return row_of(kRetrievals, name).copies; }
 
 std::string retrievals_of(RetrievalKind kind) {
   std::string out;

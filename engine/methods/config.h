@@ -13,7 +13,6 @@
 #include "engine/kv/page_order.h"
 #include "engine/kv/precision_spec.h"
 #include "engine/methods/budget_spec.h"
-#include "engine/methods/partition.h"
 #include "engine/methods/retrieval_spec.h"
 #include "engine/methods/scorer_spec.h"
 
@@ -52,7 +51,6 @@ struct PolicySet {
   LayoutSpec layout_spec{};
   ScorerSpec scorer_spec{};
   PrecisionSpec precision_spec{};
-  PartitionSpec partition_spec{};
   RetrievalSpec retrieval_spec{};  // read only if retrieval is not "all"
 };
 

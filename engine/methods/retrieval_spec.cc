@@ -58,9 +58,6 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, const
            number(spec.sink_tokens) + " tokens of sinks and " + number(spec.window_tokens) +
            " of window; raise it, or lower those";
   }
-  if (spec.staging_buffers < 1 || spec.staging_buffers > 2) {
-    return "staging_buffers is " + number(spec.staging_buffers) + ", but must be 1 or 2";
-  }
   if (spec.speculation && !traits.may_speculate && !traits.reads_everything()) {
     return "speculation is on, but this retrieval chooses no pages for the next step; set it false, or "
            "choose "

@@ -1,6 +1,6 @@
 // RetrievalSpec holds the integers of in-step retrieval (docs/design/methods/freekv.md): how much of a
-// request stays on the GPU, which pages can be selected, and how they are copied. Values (queries, summaries,
-// scores) belong to the backends.
+// request stays on the GPU, and which pages can be selected. Values (queries, summaries, scores) belong to
+// the backends; so does how pages are copied (engine/base/recall_copies.h).
 //
 // A request whose pages all fit its resident pages reads all of them. Beyond that, the resident pages hold
 // for every KV head: sinks + window (its last page is the one being written) + selectable pages + extra pages
@@ -34,11 +34,6 @@ constexpr bool speculates(RetrievalKind kind, bool speculation) {
 enum class GroupPooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMaxQ };
 enum class PageSummary : uint8_t { kMinMax, kCuboid, kMean };
 enum class ScoreScale : uint8_t { kOne, kInverseSqrt };  // 1 or 1 / sqrt(d), before the softmax
-enum class HostLayout : uint8_t { kHnd, kNhd };          // one KV head's page: one piece, or 2 * P of them
-// How pages come back: by the copy engine, a page of one head in one (for NHD strided) copy or a copy for
-// every piece; or by a kernel that reads the host's memory and writes the page's slots, as this project's
-// CUDA engine does.
-enum class HostCopy : uint8_t { kStrided, kEachPiece, kKernel };
 
 constexpr int64_t kOneQ32 = int64_t{1} << 32;
 
@@ -53,10 +48,7 @@ struct RetrievalSpec {
   GroupPooling pooling = GroupPooling::kMeanS;
   PageSummary summary = PageSummary::kMinMax;
   ScoreScale scale = ScoreScale::kInverseSqrt;
-  HostLayout host_layout = HostLayout::kHnd;
-  HostCopy host_copy = HostCopy::kStrided;
-  uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
-  uint32_t rank = 160;           // kRecallsValues: rank of the factorised keys
+  uint32_t rank = 160;                     // kRecallsValues: rank of the factorised keys
   int64_t columns_q32 = kOneQ32 * 3 / 10;  // kRecallsTokens: fraction of the key columns that are scored
   // GPU memory that a page beyond the resident pages still needs, as a fraction of a page: summaries,
   // factors, dense layers. Set by the caller that knows the model's shape.

@@ -12,8 +12,9 @@
 #include <string_view>
 
 #include "engine/base/kv_format.h"
+#include "engine/base/partition_kind.h"
+#include "engine/base/recall_copies.h"
 #include "engine/kv/precision_spec.h"
-#include "engine/methods/partition.h"
 #include "engine/methods/retrieval_spec.h"
 
 namespace kvtwin {
@@ -117,6 +118,8 @@ RetrievalTraits retrieval_traits(std::string_view name);
 // The parameters that the method's authors use (docs/design/methods/freekv.md#defaults, #timelines); budgets
 // are for page_tokens 32.
 RetrievalSpec retrieval_defaults(std::string_view name);
+// How the method's authors copy pages: the defaults of engines and prices. The policy does not use it.
+RecallCopies recall_copies(std::string_view name);
 // The methods of a kind, for messages: "arkvale or freekv".
 std::string retrievals_of(RetrievalKind kind);
 PartitionKind partition_kind(std::string_view name);

@@ -215,9 +215,7 @@ class LogReader {
   static bool retrieval(const v1::RetrievalConfig& in, RetrievalSpec* out) {
     if (in.pooling() > static_cast<uint32_t>(GroupPooling::kMaxQ) ||
         in.summary() > static_cast<uint32_t>(PageSummary::kMean) ||
-        in.scale() > static_cast<uint32_t>(ScoreScale::kInverseSqrt) ||
-        in.host_layout() > static_cast<uint32_t>(HostLayout::kNhd) ||
-        in.host_copy() > static_cast<uint32_t>(HostCopy::kKernel)) {
+        in.scale() > static_cast<uint32_t>(ScoreScale::kInverseSqrt)) {
       return false;
     }
     *out = {in.budget_tokens(),
@@ -230,9 +228,6 @@ class LogReader {
             static_cast<GroupPooling>(in.pooling()),
             static_cast<PageSummary>(in.summary()),
             static_cast<ScoreScale>(in.scale()),
-            static_cast<HostLayout>(in.host_layout()),
-            static_cast<HostCopy>(in.host_copy()),
-            in.staging_buffers(),
             in.rank(),
             in.columns_q32(),
             in.resident_fraction_q32()};
@@ -396,9 +391,6 @@ void write_retrieval(const RetrievalSpec& in, v1::RetrievalConfig* out) {
   out->set_pooling(static_cast<uint32_t>(in.pooling));
   out->set_summary(static_cast<uint32_t>(in.summary));
   out->set_scale(static_cast<uint32_t>(in.scale));
-  out->set_host_layout(static_cast<uint32_t>(in.host_layout));
-  out->set_host_copy(static_cast<uint32_t>(in.host_copy));
-  out->set_staging_buffers(in.staging_buffers);
   out->set_rank(in.rank);
   out->set_columns_q32(in.columns_q32);
   out->set_resident_fraction_q32(in.resident_fraction_q32);

@@ -1,5 +1,5 @@
 // Decode attention with externally supplied splits, to compare partitioning policies
-// (docs/design/methods/tangram.md#partitions, engine/methods/partition.h) with the plan of attention_decode.
+// (docs/design/methods/tangram.md#partitions, kernels/grids/partition.h) with the plan of attention_decode.
 // The kernel and the merge are the same, but each split is a CTA of its own, in as many waves as needed: the
 // launch structure of kernels without a persistent grid. Bound: that of attention_decode.h.
 

@@ -11,11 +11,12 @@
 
 #include <cstdint>
 
+#include "engine/base/recall_copies.h"
 #include "kernels/common/kv_pages.h"
 
 namespace kvtwin::kernels {
 
-enum class HostPageLayout : uint8_t { kHnd, kNhd };
+using kvtwin::HostPageLayout;
 
 struct HostPage {
   float* data = nullptr;  // 2 * kv_heads * page_tokens * head_dim numbers

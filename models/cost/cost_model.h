@@ -63,8 +63,8 @@ struct StepShape {
   uint64_t decode_context_sum = 0;  // tokens that they read, in total, without the new ones
   uint32_t decode_context_max = 0;  // tokens that the longest of them reads
   uint64_t decode_low_bit_sum = 0;  // of decode_context_sum, entries in the low-bit one of two KV formats
-  // Decodes whose KV entries no kernel can read in place (PlanEntry::shared_in_part), and the tokens that
-  // they read.
+  // Decodes whose KV entries no kernel can read in place (sim/clock/step_shape.cc), and the tokens that they
+  // read.
   uint32_t decodes_unpacked = 0;
   uint64_t unpacked_context_sum = 0;
   // Decodes of requests with dropped slots, whose KV entries are read one by one from lists

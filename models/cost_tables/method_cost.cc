@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/attention_score_grid.h"
 #include "engine/base/check.h"
+#include "kernels/grids/attention_score_grid.h"
 #include "models/cost/partwise_cost.h"
 
 namespace kvtwin {

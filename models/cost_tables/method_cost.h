@@ -44,7 +44,7 @@ enum class MethodTerm : uint8_t {
   kWrapped,
   kWrappedHistory,  // millions of (such a token, KV entry before its chunk)
   // Rounds of tokens whose attention scores are computed, where all tokens' are
-  // (engine/base/attention_score_grid.h).
+  // (kernels/grids/attention_score_grid.h).
   kAttentionScore,
   kCompression,  // requests that are compressed, with the last pass of probe tokens before (pass_cost.h)
   kHeld,         // thousands of KV entries that they held

@@ -35,10 +35,11 @@ cpu::KvMemory memory_of(const CoreConfig& config) {
   return {config.page_tokens, config.pages_gpu, config.pages_host, false, config.pages_disk};
 }
 
-cpu::RetrievedOptions retrieved_options(const CoreConfig& config) {
+cpu::RetrievedOptions retrieved_options(const Scenario& scenario, const CoreConfig& config) {
   const PolicySet& set = config.policies;
   return {.kind = retrieval_traits(set.retrieval).kind,
           .spec = set.retrieval_spec,
+          .copies = recall_copies(scenario.values),
           .prefix_cache = config.prefix_cache,
           .format = precision_traits(set.precision).prompt_format,
           .group = set.precision_spec.group};
@@ -46,7 +47,7 @@ cpu::RetrievedOptions retrieved_options(const CoreConfig& config) {
 
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCpu, "the CPU engine"); !ok) return ok;
-  if (const auto problem = cpu::check_retrieved(retrieved_options(config), memory_of(config), llm))
+  if (const auto problem = cpu::check_retrieved(retrieved_options(scenario, config), memory_of(config), llm))
     return make_error(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *problem,
                       "or --backend=sim");
   if (!drops(config) && !chooses_packed(config)) return {};
@@ -79,7 +80,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const ModelWeights* weights,
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory = memory_of(config);
-  const cpu::RetrievedOptions retrieved = retrieved_options(config);
+  const cpu::RetrievedOptions retrieved = retrieved_options(scenario, config);
   if (!drops(config) && !chooses_packed(config)) {
     if (retrieved.kind != RetrievalKind::kReadsAll) {
       return cpu::RetrievedCache::make(memory, weights, retrieved);

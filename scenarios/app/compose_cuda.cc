@@ -47,7 +47,8 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   if (precision_traits(config.policies.precision).packed()) return check_precision(scenario, config, llm);
   if (drops(config) && kind != RetrievalKind::kReadsAll) {
-    if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), kind, llm))
+    if (const auto problem = cuda::check_recalled(config, score_spec(scenario.values), kind,
+                                                  recall_copies(scenario.values), llm))
       return make_error(scenario.where("policies.retrieval"),
                         "the CUDA engine does not compute it with dropped KV entries: " + *problem,
                         "or --backend=cpu, or --backend=sim");
@@ -56,8 +57,8 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
       return make_error(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *problem,
                         "or --backend=sim");
   } else if (kind != RetrievalKind::kReadsAll) {
-    if (const auto problem =
-            cuda::check_retrieved(kind, config.policies.retrieval_spec, llm, config.page_tokens))
+    if (const auto problem = cuda::check_retrieved(kind, config.policies.retrieval_spec,
+                                                   recall_copies(scenario.values), llm, config.page_tokens))
       return make_error(scenario.where("policies.retrieval"),
                         "the CUDA engine does not compute it: " + *problem,
                         "or --backend=cpu, or --backend=sim");
@@ -109,6 +110,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   const cuda::RetrievedOptions retrieved{
       .kind = kind,
       .spec = config.policies.retrieval_spec,
+      .copies = recall_copies(scenario.values),
       .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
@@ -211,7 +213,7 @@ OperationsOfStep CudaEngineBackend::operations() {
   return [this](EngineId engine, StepId step) {
     std::vector<StepOperation> out;
     for (const cuda::OperationTime& one : log_.take(engine, step))
-      out.push_back({cuda::name_of(one.operation), one.layer, one.from, one.to});
+      out.push_back({name_of(one.operation), one.layer, one.from, one.to});
     return out;
   };
 }

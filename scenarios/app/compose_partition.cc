@@ -6,6 +6,7 @@
 #include "engine/methods/registry.h"
 #include "engine/methods/traits.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/app/formats.h"
 
 namespace kvtwin {
 namespace {
@@ -14,9 +15,8 @@ using Wide = unsigned __int128;
 
 // The fractions that AOT's offline part plans each head's row with: the largest budget of the head's group,
 // in any layer, or the mean of its group in this layer (whose sum is Algorithm 1's weight).
-std::vector<Fraction> planned_fractions(const PolicySet& set, const GroupMap& groups,
-                                        const std::vector<Fraction>& held) {
-  const PartitionSpec& spec = set.partition_spec;
+std::vector<Fraction> planned_fractions(const PolicySet& set, const PartitionSpec& spec,
+                                        const GroupMap& groups, const std::vector<Fraction>& held) {
   const std::vector<Fraction> budgets =
       spec.head_budgets.empty() ? clustering_budgets(set) : spec.head_budgets;
   if (budgets.size() != held.size()) return held;
@@ -48,7 +48,8 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
   if (options.priced() == "ragged" && !heads_differ(set)) return std::nullopt;
   sim::PartitionPriceSpec out;
   out.kind = partition_kind(set.partition);
-  out.partition = set.partition_spec;
+  Errors errors;  // compose() has reported them
+  out.partition = load_partition(scenario, composed.llm, &errors);
   out.grid.sms = static_cast<uint32_t>(composed.device.sm_count.value);
   out.grid.ctas_per_sm = options.ctas_per_sm();
   out.grid.page_tokens = composed.options.engines.front().page_tokens;
@@ -56,7 +57,7 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
   out.layout = set.layout_spec;
   out.held = held_fractions(set);
   const GroupMap groups = make_groups(set);
-  out.planned = planned_fractions(set, groups, out.held);
+  out.planned = planned_fractions(set, out.partition, groups, out.held);
   for (uint32_t head = 0; head < out.held.size(); ++head) out.groups.push_back(groups.group_of(head));
   return out;
 }

@@ -54,7 +54,8 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
-  RetrievalGeometry geometry = retrieval_geometry(spec, kind, llm, config.page_tokens);
+  const RecallCopies copies = recall_copies(scenario.values);
+  RetrievalGeometry geometry = retrieval_geometry(spec, copies, kind, llm, config.page_tokens);
   geometry.keeps_prefixes = config.prefix_cache && recalls(kind);
   out.prices.emplace(llm, composed.device, composed.node, tp, geometry);
   if (composed.method) {
@@ -77,9 +78,9 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   pricer.graph.speculation = spec.speculation;
   // Tokens that arrive one by one are written to their slots directly, and so are pages that a kernel
   // recalls, and ShadowKV's values.
-  pricer.graph.converts = spec.host_layout == HostLayout::kHnd && spec.host_copy != HostCopy::kKernel &&
+  pricer.graph.converts = copies.layout == HostPageLayout::kHnd && copies.copy != HostCopy::kKernel &&
                           kind != RetrievalKind::kRecallsTokens && kind != RetrievalKind::kRecallsValues;
-  pricer.graph.staging_buffers = spec.staging_buffers;
+  pricer.graph.staging_buffers = copies.staging_buffers;
   pricer.graph.keeps_prefixes = geometry.keeps_prefixes;
   pricer.graph.all_reduces = tp > 1;
   set_compression(composed, &pricer.graph);
@@ -185,7 +186,8 @@ uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size
   const RetrievalKind kind = retrieval_traits(scenario.values.policies().retrieval()).kind;
   if (!recalls(kind)) return page;
   const RetrievalSpec& spec = config.policies.retrieval_spec;
-  const RetrievalGeometry geometry = retrieval_geometry(spec, kind, composed.llm, config.page_tokens);
+  const RetrievalGeometry geometry =
+      retrieval_geometry(spec, recall_copies(scenario.values), kind, composed.llm, config.page_tokens);
   const double fraction = summary_fraction(composed.llm, geometry, spec.layers_dense);
   return page + static_cast<uint64_t>(std::llround(static_cast<double>(page) * fraction));
 }

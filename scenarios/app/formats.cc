@@ -50,34 +50,35 @@ void load_precision(const Scenario& scenario, PolicySet* set, Errors* errors) {
   spec.bits_above_two = static_cast<uint64_t>(std::llround((bits - 2) * 0x1p32));
 }
 
-void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
+}  // namespace
+
+std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
+                                               const std::string& written, Errors* errors) {
+  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, errors);
+}
+
+PartitionSpec load_partition(const Scenario& scenario, const LlmSpec& llm, Errors* errors) {
   const v1::PartitionOptions& in = scenario.values.policies().partition_options();
-  PartitionSpec& spec = set->partition_spec;
+  PartitionSpec spec;
   spec.uniform_splits = in.uniform_splits();
   spec.flash_splits_max = in.flash_splits_max();
   spec.tile = in.tile();
   spec.aot_weight = kAotWeights.value(in.aot_weight());
   spec.aot_exact_grid = in.aot_exact_grid();
   spec.aot_waves = in.aot_waves();
-  if (in.profile().empty()) return;
+  if (in.profile().empty()) return spec;
   const char* const field = "policies.partition_options.profile";
   const auto profile = load_retention(scenario, field, in.profile(), errors);
-  if (!profile) return;
+  if (!profile) return spec;
   if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
     errors->push_back({scenario.where(field),
                        fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
                                    profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
                        "a profile of the scenario's model (kvtwin model import-profile)"});
-    return;
+    return spec;
   }
   spec.head_budgets = to_q32(budgets(profile->mu, profile->sigma, in.alpha()));
-}
-
-}  // namespace
-
-std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
-                                               const std::string& written, Errors* errors) {
-  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, errors);
+  return spec;
 }
 
 Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm) {
@@ -97,7 +98,7 @@ Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenari
 
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors) {
   load_precision(scenario, set, errors);
-  load_partition(scenario, llm, set, errors);
+  load_partition(scenario, llm, errors);  // prices read it again; errors are reported before anything runs
   const std::string& profile = scenario.values.cost().profile();
   if (precision_traits(set->precision).packed() && !profile.empty() && !profile.ends_with(".textproto")) {
     errors->push_back(

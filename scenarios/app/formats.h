@@ -8,6 +8,7 @@
 
 #include "engine/kv/store/mixed_precision_pool.h"
 #include "engine/methods/config.h"
+#include "kernels/grids/partition.h"
 #include "models/catalog/llm.h"
 #include "models/cost/plan_price.h"
 #include "models/profiles/recall_profile.h"
@@ -19,6 +20,9 @@ namespace kvtwin {
 // Fills the specs of `set`, whose names are already set, and reads the files that the options name. `llm` is
 // the scenario's model; a profile must have its size.
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Errors* errors);
+
+// How attention work is divided, for prices. Adds an error for a profile that does not fit `llm`.
+PartitionSpec load_partition(const Scenario& scenario, const LlmSpec& llm, Errors* errors);
 
 // Loads the retention profile that option `field` names as `written`. Nullopt, with an error at the option,
 // if the profile is invalid.

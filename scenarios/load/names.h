@@ -12,6 +12,7 @@
 #include "engine/base/check.h"
 #include "engine/methods/config.h"
 #include "engine/router/router.h"
+#include "kernels/grids/partition.h"
 #include "models/catalog/memory_model.h"
 #include "traces/importers/formats.h"
 #include "traces/replay/replay_options.h"

@@ -22,7 +22,8 @@ constexpr NameTable<PageSummary, 3> kSummaries{
     {{{"min_max", PageSummary::kMinMax}, {"cuboid", PageSummary::kCuboid}, {"mean", PageSummary::kMean}}}};
 constexpr NameTable<ScoreScale, 2> kScales{
     {{{"one", ScoreScale::kOne}, {"inverse_sqrt", ScoreScale::kInverseSqrt}}}};
-constexpr NameTable<HostLayout, 2> kLayouts{{{{"hnd", HostLayout::kHnd}, {"nhd", HostLayout::kNhd}}}};
+constexpr NameTable<HostPageLayout, 2> kLayouts{
+    {{{"hnd", HostPageLayout::kHnd}, {"nhd", HostPageLayout::kNhd}}}};
 constexpr NameTable<HostCopy, 3> kCopies{
     {{{"strided", HostCopy::kStrided}, {"each_piece", HostCopy::kEachPiece}, {"kernel", HostCopy::kKernel}}}};
 
@@ -34,7 +35,7 @@ std::string name_in(const NameTable<T, kCount>& table, T value) {
   return {};
 }
 
-v1::RetrievalOptions options_from(const RetrievalSpec& spec) {
+v1::RetrievalOptions options_from(const RetrievalSpec& spec, const RecallCopies& copies) {
   v1::RetrievalOptions out;
   out.set_budget_tokens(spec.budget_tokens);
   out.set_sink_tokens(spec.sink_tokens);
@@ -46,9 +47,9 @@ v1::RetrievalOptions options_from(const RetrievalSpec& spec) {
   out.set_pooling(name_in(kPoolings, spec.pooling));
   out.set_summary(name_in(kSummaries, spec.summary));
   out.set_scale(name_in(kScales, spec.scale));
-  out.set_host_layout(name_in(kLayouts, spec.host_layout));
-  out.set_host_copy(name_in(kCopies, spec.host_copy));
-  out.set_staging_buffers(spec.staging_buffers);
+  out.set_host_layout(name_in(kLayouts, copies.layout));
+  out.set_host_copy(name_in(kCopies, copies.copy));
+  out.set_staging_buffers(copies.staging_buffers);
   out.set_rank(spec.rank);
   out.set_columns(std::round(static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32) * 1e6) /
                   1e6);
@@ -64,7 +65,8 @@ uint64_t ratio_q32(double value) {
 void resolve_retrieval(v1::Scenario* scenario) {
   v1::Policies* const policies = scenario->mutable_policies();
   const bool reads_all = retrieval_traits(policies->retrieval()).reads_everything();
-  v1::RetrievalOptions resolved = options_from(retrieval_defaults(policies->retrieval()));
+  v1::RetrievalOptions resolved =
+      options_from(retrieval_defaults(policies->retrieval()), recall_copies(policies->retrieval()));
   if (reads_all) resolved.Clear();
   resolved.MergeFrom(policies->retrieval_options());
   if (!reads_all || policies->has_retrieval_options()) {
@@ -104,6 +106,7 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem) 
   };
   range(options_field + ".tau", options.tau(), -2, 2);
   range(options_field + ".columns", options.columns(), 0, 1);
+  range(options_field + ".staging_buffers", options.staging_buffers(), 1, 2);
   range(options_field + ".rank", options.rank(), 0, 65536);
   const v1::RetrievalBehaviour& behaviour = scenario.simulation().retrieval();
   if (behaviour.outcomes() != "fixed" && behaviour.outcomes() != "profile" &&
@@ -138,30 +141,34 @@ RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
   out.pooling = kPoolings.value(in.pooling());
   out.summary = kSummaries.value(in.summary());
   out.scale = kScales.value(in.scale());
-  out.host_layout = kLayouts.value(in.host_layout());
-  out.host_copy = kCopies.value(in.host_copy());
-  out.staging_buffers = in.staging_buffers();
   out.rank = in.rank();
   out.columns_q32 = static_cast<int64_t>(ratio_q32(in.columns()));
   if (traits.needs_resident()) {
     const uint32_t page_tokens = scenario.memory().page_tokens();
-    const double fraction =
-        resident_fraction(llm, retrieval_geometry(out, traits.kind, llm, page_tokens), out.layers_dense);
+    const double fraction = resident_fraction(
+        llm, retrieval_geometry(out, recall_copies(scenario), traits.kind, llm, page_tokens),
+        out.layers_dense);
     out.resident_fraction_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(fraction), UINT32_MAX));
   }
   return out;
 }
 
-RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind kind, const LlmSpec& llm,
-                                     uint32_t page_tokens) {
+RecallCopies recall_copies(const v1::Scenario& scenario) {
+  if (retrieval_traits(scenario.policies().retrieval()).reads_everything()) return {};
+  const v1::RetrievalOptions& in = scenario.policies().retrieval_options();
+  return {kLayouts.value(in.host_layout()), kCopies.value(in.host_copy()), in.staging_buffers()};
+}
+
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, const RecallCopies& copies,
+                                     RetrievalKind kind, const LlmSpec& llm, uint32_t page_tokens) {
   const auto head_bytes =
       static_cast<uint32_t>(std::llround(llm.kv.bytes(llm.head_dim)));  // K or V of a token
   RetrievalGeometry out;
   out.page_tokens = page_tokens;
-  out.piece_bytes = spec.host_layout == HostLayout::kNhd ? head_bytes : 0;
-  out.copy_each_piece = spec.host_copy == HostCopy::kEachPiece;
-  out.by_kernel = spec.host_copy == HostCopy::kKernel;
-  out.staging_buffers = spec.staging_buffers;
+  out.piece_bytes = copies.layout == HostPageLayout::kNhd ? head_bytes : 0;
+  out.copy_each_piece = copies.copy == HostCopy::kEachPiece;
+  out.by_kernel = copies.copy == HostCopy::kKernel;
+  out.staging_buffers = copies.staging_buffers;
   out.summary_vectors = spec.summary == PageSummary::kMean ? 1 : 2;
   if (kind == RetrievalKind::kRecallsValues) {
     out.values_only = true;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "engine/base/recall_copies.h"
 #include "engine/methods/retrieval_spec.h"
 #include "models/catalog/llm.h"
 #include "models/cost/retrieval_cost.h"
@@ -24,8 +25,9 @@ void check_retrieval(const v1::Scenario& scenario, const InvalidField& problem);
 // REQUIRES: check_retrieval() found no error. The fraction that stays on the GPU follows from the model's
 // shape.
 RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm);
-RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalKind kind, const LlmSpec& llm,
-                                     uint32_t page_tokens);
+RecallCopies recall_copies(const v1::Scenario& scenario);
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, const RecallCopies& copies,
+                                     RetrievalKind kind, const LlmSpec& llm, uint32_t page_tokens);
 
 // A ratio of a scenario as Q0.32. It is rounded here only.
 uint64_t ratio_q32(double value);

@@ -1,5 +1,5 @@
 // PartitionPrice computes how much longer attention of a decode step takes than with equally divided work. A
-// partition (engine/methods/partition.h) leaves unequal work to thread blocks, and tensor parallelism to
+// partition (kernels/grids/partition.h) leaves unequal work to thread blocks, and tensor parallelism to
 // GPUs. It is for head groups of different lengths; the rates of the cost models were measured with equal
 // heads.
 //
@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "engine/kv/head_groups.h"
-#include "engine/methods/partition.h"
+#include "kernels/grids/partition.h"
 
 namespace kvtwin::sim {
 

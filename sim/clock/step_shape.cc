@@ -38,7 +38,8 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
         shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
         shape.decode_low_bit_sum += entry.low_bit;
         if (lists_entries && entry.dropped > 0) ++shape.listed_decodes;
-        if (entry.shared_in_part == 0) break;
+        // No kernel reads pages in place of which a request reads a part only.
+        if (entry.pages_reused_in_part == 0) break;
         ++shape.decodes_unpacked;
         shape.unpacked_context_sum += entry.live();
         break;

@@ -161,7 +161,7 @@ TEST_CASE("retrieval cli: impossible settings are refused with position and reme
         Row{"policies.retrieval_options.tau=5", "from -2 to 2"},
         Row{"policies.retrieval_options.budget_tokens=512", "leaves no page to choose"},
         Row{"policies.retrieval_options.layers_dense=33", "from 0 to 32"},
-        Row{"policies.retrieval_options.staging_buffers=0", "1 or 2"},
+        Row{"policies.retrieval_options.staging_buffers=0", "from 1 to 2"},
         Row{"policies.retrieval_options.window_tokens=0", "the page being written"},
         Row{"simulation.retrieval.miss_rate=1.5", "from 0 to 1"},
         Row{"simulation.retrieval.outcomes=natural", "one of: fixed, profile"},

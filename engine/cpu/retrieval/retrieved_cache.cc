@@ -31,8 +31,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       offloaded_(options.kind != RetrievalKind::kPagesOnGpu),
-      layout_(spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd
-                                                    : kernels::HostPageLayout::kNhd),
+      layout_(options.copies.layout),
       rope_(rope_frequencies(llm_)),
       kv_(std::move(kv)),
       resident_(std::move(resident)),
@@ -40,7 +39,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
       prefix_rows_(memory.page_tokens, uint64_t{llm_.query_heads} * llm_.head_dim,
                    uint64_t{llm_.kv_heads} * llm_.head_dim),
       streams_(&kv_, {.layout = layout_,
-                      .buffers = spec_.staging_buffers,
+                      .buffers = options.copies.staging_buffers,
                       .delays = options.delays,
                       .poison = memory.poison,
                       .witness = options.witness}) {

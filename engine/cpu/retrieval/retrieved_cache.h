@@ -44,6 +44,7 @@ namespace kvtwin::cpu {
 struct RetrievedOptions {
   RetrievalKind kind = RetrievalKind::kRecallsPages;
   RetrievalSpec spec{};
+  RecallCopies copies{};
   // For tests: the seed of early copies (recall_streams.h), and an observer of all actions.
   uint64_t delays = 0;
   RetrievalWitness* witness = nullptr;

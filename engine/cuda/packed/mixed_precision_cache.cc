@@ -82,7 +82,12 @@ void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::
   }
   staged_.clear();
   fused_.clear();
-  for (const RequestPart& request_part : request_parts_) add_fraction(request_part, rows);
+  bool decodes = true;
+  for (const RequestPart& request_part : request_parts_) {
+    add_fraction(request_part, rows);
+    decodes = decodes && !request_part.chunk;
+  }
+  if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
   staged_.send(on.stream);
   fused_.send(on.stream);
   waiting_.reserve(kv_entries_.waiting_pages());
@@ -216,6 +221,7 @@ void MixedPrecisionCache::plan(const DeviceRows& rows, const StepStream& on) {
 
 bool MixedPrecisionCache::repeats(StepGraphKey* graph_key) const {
   const DeviceRows& rows = graph_key->rows;
+  staged_.add_to(graph_key);
   return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
          staged_.repeats() && fused_.repeats();
 }
@@ -230,6 +236,24 @@ void MixedPrecisionCache::attend(uint32_t layer, const LayerRows& tensors, const
 
 void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"pages of two formats are not copied");
+}
+
+// What a decode packs goes to the pages of four bits.
+void MixedPrecisionCache::pad(uint32_t size, StepRows* rows) {
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
+    staged_.add_padding(1, rows);
+    fused_.add(row, {});
+  }
+}
+
+bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  if (!fused_.ready()) return false;
+  staged_.clear();
+  fused_.clear();
+  pad(size, rows);
+  staged_.send(on.stream);
+  fused_.send(on.stream);
+  return true;
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

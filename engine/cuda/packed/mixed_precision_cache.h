@@ -40,6 +40,7 @@ class MixedPrecisionCache final : public KvCache {
   // REQUIRES: never; there is no other tier.
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   using RequestPart = cpu::MixedPrecisionEntries::RequestPart;
@@ -65,6 +66,7 @@ class MixedPrecisionCache final : public KvCache {
   void poison(PageId page, cudaStream_t stream);
   void age(std::span<const Requantisation> requantisations, cudaStream_t stream);
   void add_fraction(const RequestPart& request_part, StepRows* rows);
+  void pad(uint32_t size, StepRows* rows);
   bool add_fused(const RequestPart& request_part);
   void span_history(const RequestPart& request_part, uint32_t base);
   void span_actions(const RequestPart& request_part, uint32_t base);

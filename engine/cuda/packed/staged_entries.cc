@@ -74,6 +74,12 @@ void StagedEntries::add_rows(const LlmSpec& llm, uint32_t at, uint32_t position,
   }
 }
 
+void StagedEntries::add_padding(size_t pool, StepRows* rows) {
+  add_rows(*llm_, open(1), 0, 1, rows);
+  spans_[pool].packed.push_back({});
+  ++rows->padding;
+}
+
 void StagedEntries::add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count,
                               StepRows* rows) const {
   const auto table = static_cast<uint32_t>(rows->pages.size());

@@ -67,6 +67,8 @@ class StagedEntries {
   uint32_t open(uint32_t kv_entries);
   // Rows of a request from `position` on, `count` of them, whose KV entries are `at` and the ones behind it.
   static void add_rows(const LlmSpec& llm, uint32_t at, uint32_t position, uint32_t count, StepRows* rows);
+  // A row without a request, which packs nothing into the pool.
+  void add_padding(size_t pool, StepRows* rows);
   // They read `context` KV entries from `base` on, and themselves, each the ones before it and itself: rows
   // [first, first + count).
   void add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count, StepRows* rows) const;

@@ -13,12 +13,12 @@
 namespace kvtwin::cuda {
 
 std::optional<std::string> check_host_chosen(RetrievalKind kind, const RetrievalSpec& spec,
-                                             const LlmSpec& llm) {
+                                             const RecallCopies& copies, const LlmSpec& llm) {
   const uint32_t width = llm.kv_heads * llm.head_dim;
   if (kind == RetrievalKind::kRecallsValues && spec.rank > width)
     return fmt::format("rank is {}, but the keys of a layer have {} numbers; use at most so many", spec.rank,
                        width);
-  if (spec.host_layout != HostLayout::kHnd) return "host_layout is nhd; hnd is computed";
+  if (copies.layout != HostPageLayout::kHnd) return "host_layout is nhd; hnd is computed";
   return std::nullopt;
 }
 
@@ -43,7 +43,7 @@ HostChosenCache::HostChosenCache(const KvMemory& memory, const LlmSpec& llm, con
 
 Result<OwnedCache> HostChosenCache::make(const KvMemory& memory, const LlmSpec& llm,
                                          const RetrievedOptions& options) {
-  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(!check_retrieved(options.kind, options.spec, options.copies, llm, memory.page_tokens));
   KVT_CHECK(options.spec.layers_dense < llm.layers);
   std::unique_ptr<HostChosenCache> out(new HostChosenCache(memory, llm, options));
   if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
@@ -184,7 +184,7 @@ void HostChosenCache::add_spans(const Request& request, uint32_t row, uint32_t p
 void HostChosenCache::plan(const DeviceRows& rows, const StepStream& on) {
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
-  dense_.send(on.stream);
+  dense_.send(on);
   dense_.plan(resident_.layer(0), on.stream);
 }
 

@@ -36,7 +36,7 @@ namespace kvtwin::cuda {
 
 // A sentence that says what is not computed of one of the two methods, and what would be right.
 std::optional<std::string> check_host_chosen(RetrievalKind kind, const RetrievalSpec& spec,
-                                             const LlmSpec& llm);
+                                             const RecallCopies& copies, const LlmSpec& llm);
 
 class HostChosenCache final : public KvCache {
  public:

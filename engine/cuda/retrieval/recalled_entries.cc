@@ -24,13 +24,14 @@ CompressedOptions of_prompts(CompressedOptions options) {
 }  // namespace
 
 std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
-                                          RetrievalKind kind, const LlmSpec& llm) {
+                                          RetrievalKind kind, const RecallCopies& copies,
+                                          const LlmSpec& llm) {
   const PolicySet& set = config.policies;
   if (auto problem = cannot_combine(config, Computes::kCuda)) return problem;
   CompressedOptions prompts;
   prompts.config.core = config;
   if (const auto problem = check_compressed(of_prompts(prompts).config.core, score, llm)) return problem;
-  return check_retrieved(kind, set.retrieval_spec, llm, config.page_tokens);
+  return check_retrieved(kind, set.retrieval_spec, copies, llm, config.page_tokens);
 }
 
 Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const RetrievedOptions& retrieved,
@@ -50,7 +51,8 @@ RetrievedCache& RecalledEntries::resident_caches() const {
 Result<OwnedCache> RecalledEntries::make(const CompressedOptions& compressed,
                                          const RetrievedOptions& retrieved, const KvMemory& memory,
                                          const ModelWeights* weights) {
-  KVT_CHECK(!check_recalled(compressed.config.core, compressed.config.score, retrieved.kind, weights->llm()));
+  KVT_CHECK(!check_recalled(compressed.config.core, compressed.config.score, retrieved.kind, retrieved.copies,
+                            weights->llm()));
   std::unique_ptr<RecalledEntries> out(new RecalledEntries(weights->llm(), memory));
   KvMemory gpu = memory;
   gpu.pages_host = 0;
@@ -279,7 +281,7 @@ void RecalledEntries::hand_over(const StepStream& on) {
       out.heads.push_back({kv_entries.pages(group), shape.groups.column_of(head)});
     }
   }
-  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on.stream);
+  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on);
   for (const Ending& ending : endings_) {
     requests_.at(ending.request) = {.in_resident = true, .gpu = {}, .host_copies = {}};
     prompts().notify(DropRequestState{{}, ending.request, DropRequestState::Reason::kFinished});

@@ -10,19 +10,18 @@
 #include <span>
 #include <string>
 
+#include "engine/base/recall_copies.h"
 #include "engine/common/retrieval/retrieval_witness.h"
 #include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
 #include "engine/methods/retrieval_spec.h"
+#include "engine/steps/step_list.h"
 #include "models/catalog/llm.h"
 #include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 
 class HappensBefore;
-
-// What waits for what (retrieved_cache.h).
-enum class Edge : uint32_t { kAttended, kRecalled, kSealed, kOffloaded, kNone };
 
 // For tests of the order between streams.
 struct OrderTests {
@@ -34,6 +33,7 @@ struct OrderTests {
 struct RetrievedOptions {
   RetrievalKind kind = RetrievalKind::kRecallsPages;
   RetrievalSpec spec{};
+  RecallCopies copies{};
   OrderTests tests{};
   // For tests: is notified of the tokens that InfiniGen selected for a head (ascending positions).
   std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens{};
@@ -45,7 +45,8 @@ struct RetrievedOptions {
 bool reads_matrices(RetrievalKind kind);
 
 // A sentence that says what is not computed on CUDA, and what would be right.
-std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm,
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec,
+                                           const RecallCopies& copies, const LlmSpec& llm,
                                            uint32_t page_tokens);
 
 // Wrong: no room. REQUIRES: validate_policy_set() accepts the method and its spec, and check_retrieved() has
@@ -57,7 +58,7 @@ Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemor
 // check is a sentence, as above, of a policy set that drops KV entries and retrieves; REQUIRES:
 // validate_core_config() found nothing. Wrong: no room. `weights` must outlive it.
 std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
-                                          RetrievalKind kind, const LlmSpec& llm);
+                                          RetrievalKind kind, const RecallCopies& copies, const LlmSpec& llm);
 Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const RetrievedOptions& retrieved,
                                  const KvMemory& memory, const ModelWeights* weights);
 

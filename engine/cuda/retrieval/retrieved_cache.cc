@@ -18,7 +18,8 @@ constexpr uint32_t kStagedMax = 64;  // pages in the staging buffer
 
 }  // namespace
 
-std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec, const LlmSpec& llm,
+std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec,
+                                           const RecallCopies& copies, const LlmSpec& llm,
                                            uint32_t page_tokens) {
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads have {} numbers; 64 and 128 are computed", llm.head_dim);
@@ -28,7 +29,7 @@ std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSp
   if (page_tokens % 16 != 0)
     return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
   if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
-    return check_host_chosen(kind, spec, llm);
+    return check_host_chosen(kind, spec, copies, llm);
   const uint32_t chosen = selectable_pages(spec, page_tokens);
   if (chosen > kChosenMax)
     return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
@@ -48,7 +49,9 @@ bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecalls
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
       llm_(llm),
+      kind_(options.kind),
       spec_(options.spec),
+      copies_(options.copies),
       shape_(spec_, memory.page_tokens),
       offloaded_(options.kind != RetrievalKind::kPagesOnGpu),
       prefix_cache_(options.prefix_cache),
@@ -60,7 +63,7 @@ RetrievedCache::~RetrievedCache() = default;
 
 Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& llm,
                                         const RetrievedOptions& options) {
-  KVT_CHECK(!check_retrieved(options.kind, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(!check_retrieved(options.kind, options.spec, options.copies, llm, memory.page_tokens));
   KVT_CHECK(options.kind != RetrievalKind::kReadsAll && options.spec.layers_dense < llm.layers);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
   Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
@@ -89,14 +92,14 @@ Result<void> RetrievedCache::allocate() {
     const uint32_t pages = resident() ? host : memory_.pages_gpu;
     if (auto ok = take(DenseLayers::make(&llm_, page, pages, memory_.rows_max), &dense_); !ok) return ok;
   }
-  if (offloaded_ && spec_.host_layout == HostLayout::kNhd) {
+  if (offloaded_ && copies_.layout == HostPageLayout::kNhd) {
     if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
                                     "pages on their way to the host", fmt::format("{} pages", kStagedMax)),
                        &staging_);
         !ok)
       return ok;
   }
-  if (offloaded_ && prefix_cache_ && spec_.host_layout == HostLayout::kNhd) {
+  if (offloaded_ && prefix_cache_ && copies_.layout == HostPageLayout::kNhd) {
     const uint64_t moves = uint64_t{memory_.pages_gpu} * llm_.kv_heads;
     if (auto ok = take(Buffer::make(Buffer::Kind::kPinned, kFetchHeader + moves * sizeof(RecallMove),
                                     "lists of prefixes", fmt::format("{} pages", memory_.pages_gpu)),
@@ -114,20 +117,19 @@ Result<void> RetrievedCache::allocate() {
 }
 
 HostPool RetrievedCache::host_layer(uint32_t layer) const {
-  return {
-      pages_.host_layer(layer),
-      pages_.page_bytes() / sizeof(__nv_bfloat16),
-      spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd : kernels::HostPageLayout::kNhd,
-      memory_.page_tokens,
-      llm_.kv_heads,
-      llm_.head_dim};
+  return {pages_.host_layer(layer),
+          pages_.page_bytes() / sizeof(__nv_bfloat16),
+          copies_.layout,
+          memory_.page_tokens,
+          llm_.kv_heads,
+          llm_.head_dim};
 }
 
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                            const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
-  order_->compute_on(on.stream);
-  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
+  order_->compute_on(on);
+  if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
   choice_rows_.clear();
   lists_.clear();
   sealed_.clear();
@@ -137,7 +139,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
-  send_lists(on.stream);
+  send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
 }
@@ -166,8 +168,7 @@ std::vector<cudaStream_t> RetrievedCache::streams() const {
 }
 
 void RetrievedCache::launched() {
-  for (uint32_t layer = spec_.layers_dense; offloaded_ && !sealed_.empty() && layer < llm_.layers; ++layer)
-    offload(layer);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, true);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
@@ -193,7 +194,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
     KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
     if (pages > shape_.slots) entering_.push_back(&request);
   }
-  enter_residents(on.stream);
+  enter_residents(on);
   for (const PlanEntry& entry : entries) {
     Request& request = requests_.at(entry.request);
     if (!offloaded_ || !request.in_resident || !entry.samples) continue;
@@ -236,8 +237,8 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
                               cudaStream_t stream) {
   if (!offloaded_) return KvCache::copy_all(source, target, stream);
-  order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
-  if (spec_.host_layout == HostLayout::kNhd) return fetch(source, target, stream);
+  order_->hold(stream, {Edge::kOffloaded, 0});  // they may still be on their way there
+  if (copies_.layout == HostPageLayout::kNhd) return fetch(source, target, stream);
   for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);
 }
 

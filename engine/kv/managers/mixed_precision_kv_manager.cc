@@ -183,7 +183,7 @@ void MixedPrecisionKvManager::write_entry(RequestIndex request, uint32_t entry, 
   PlanEntry& e = launch->entries[entry];
   held_.entries += e.tokens;
   e.low_bit = r.low_bit;
-  e.shared_in_part = r.entries.reused_in_part;
+  e.pages_reused_in_part = r.entries.reused_in_part;
   r.settled = settled_now(r);
   if (e.kind != EntryKind::kDecode) publish(request, 0);
 }

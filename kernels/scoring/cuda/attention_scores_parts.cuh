@@ -3,7 +3,7 @@
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_PARTS_CUH_
 #define KVTWIN_KERNELS_SCORING_CUDA_ATTENTION_SCORES_PARTS_CUH_
 
-#include "engine/base/attention_score_grid.h"
+#include "kernels/grids/attention_score_grid.h"
 #include "kernels/scoring/cuda/attention_scores.h"
 
 namespace kvtwin::device {

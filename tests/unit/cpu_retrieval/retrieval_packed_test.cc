@@ -26,6 +26,7 @@ RetrievalSetting setting_of(const RetrievalName& method, const char* precision, 
   RetrievalSetting out;
   out.retrieval = method.text();
   out.spec = small_spec(method);
+  out.copies = recall_copies(method);
   out.spec.layers_dense = layers_dense;
   out.precision = precision;
   return out;

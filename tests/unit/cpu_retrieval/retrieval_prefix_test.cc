@@ -22,6 +22,7 @@ RetrievalSetting prefix_setting(size_t method) {
   RetrievalSetting out;
   out.retrieval = kRecallingNames[method];
   out.spec = small_spec(kRecallingMethods[method]);
+  out.copies = recall_copies(kRecallingMethods[method]);
   out.spec.tau_q32 = kOneQ32 / 10;
   out.page_tokens = kPrefixPage;
   return out;
@@ -41,7 +42,7 @@ TEST_CASE("X-1 X-5 retrieval: turns that start with prefixes on the host sample 
       setting.spec.layers_dense = std::max<uint32_t>(setting.spec.layers_dense, index == 1);
       const RetrievalOutcome apart = run_retrieval(setting, weights, requests);
       setting.prefix_cache = true;
-      setting.spec.host_layout = index == 0 ? HostLayout::kHnd : HostLayout::kNhd;
+      setting.copies.layout = index == 0 ? HostPageLayout::kHnd : HostPageLayout::kNhd;
       const RetrievalOutcome shared = run_retrieval(setting, weights, requests);
       CHECK(apart.tokens_reused == 0);
       CHECK(shared.tokens_reused > 6 * 64);
@@ -102,7 +103,7 @@ TEST_CASE(
     setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);
     setting.step_tokens_max = 20 + 9 * static_cast<uint32_t>(seed % 5);
     setting.requests_max = 1 + static_cast<uint32_t>(seed % 4);
-    setting.spec.staging_buffers = 1 + static_cast<uint32_t>(seed % 2);
+    setting.copies.staging_buffers = 1 + static_cast<uint32_t>(seed % 2);
     setting.pages_gpu = 38 + static_cast<uint32_t>(seed % 5);
     setting.pages_host = 38 + static_cast<uint32_t>(seed % 20);
     const RetrievalOutcome scarce = run_retrieval(setting, weights, requests);

@@ -21,6 +21,7 @@ RetrievalSetting retained_setting(RetrievalName method, const char* scorer, cons
   RetrievalSetting out;
   out.retrieval = method == kFreekv ? "freekv" : "arkvale";
   out.spec = small_spec(method);
+  out.copies = recall_copies(method);
   out.spec.tau_q32 = kOneQ32 / 10;
   out.scorer = scorer, out.budget = budget;
   out.budget_spec.sinks = 3, out.budget_spec.window = 8;
@@ -80,7 +81,7 @@ TEST_CASE(
       const RetrievalOutcome always = run_retrieval(setting, weights, kRetainedRequests);
       setting.spec.speculation = false;
       setting.retrieval = "arkvale";
-      setting.spec.host_layout = HostLayout::kNhd;
+      setting.copies.layout = HostPageLayout::kNhd;
       const RetrievalOutcome blocking = run_retrieval(setting, weights, kRetainedRequests);
       setting.retrieval = "quest";
       const RetrievalOutcome quest = run_retrieval(setting, weights, kRetainedRequests);
@@ -103,7 +104,7 @@ TEST_CASE(
     const RetrievalOutcome expected = run_retrieval(setting, weights, kRetainedRequests);
     for (uint32_t delays = 1; delays <= 4; ++delays) {
       setting.delays = delays;
-      setting.spec.staging_buffers = 1 + delays % 2;
+      setting.copies.staging_buffers = 1 + delays % 2;
       setting.in_flight = 1 + delays % 2;
       setting.step_tokens_max = 20 + 13 * delays;
       setting.requests_max = delays;

@@ -77,6 +77,7 @@ std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const 
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
   const cpu::RetrievedOptions options{.kind = method_of(setting.retrieval),
                                       .spec = setting.spec,
+                                      .copies = setting.copies,
                                       .delays = setting.delays,
                                       .witness = setting.witness,
                                       .prefix_cache = setting.prefix_cache,

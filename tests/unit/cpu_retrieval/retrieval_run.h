@@ -55,6 +55,7 @@ class ArrivingRequests final : public Client {
 struct RetrievalSetting {
   std::string retrieval = "freekv";  // "all": the dense engine
   RetrievalSpec spec{};
+  RecallCopies copies{};
   uint32_t page_tokens = 8;
   uint32_t pages_gpu = 400, pages_host = 400;
   uint32_t step_tokens_max = 64, requests_max = 8, in_flight = 1;

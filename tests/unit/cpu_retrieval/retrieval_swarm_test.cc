@@ -43,8 +43,8 @@ RetrievalSetting draw_setting(uint64_t seed, uint32_t layers) {
   spec.scale = prng.chance(1, 2) ? ScoreScale::kOne : ScoreScale::kInverseSqrt;
   if (kMethods[method] != kShadowkv)
     spec.summary = prng.chance(1, 2) ? PageSummary::kMinMax : PageSummary::kCuboid;
-  spec.host_layout = prng.chance(1, 2) ? HostLayout::kHnd : HostLayout::kNhd;
-  spec.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
+  out.copies.layout = prng.chance(1, 2) ? HostPageLayout::kHnd : HostPageLayout::kNhd;
+  out.copies.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
   spec.tau_q32 = (static_cast<int64_t>(prng.range(0, 24)) - 12) * (kOneQ32 / 10);
   spec.speculation = kMethods[method] == kFreekv && prng.chance(5, 6);
   spec.columns_q32 = kOneQ32;  // the oracle selects by exact products

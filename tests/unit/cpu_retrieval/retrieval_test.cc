@@ -46,6 +46,7 @@ RetrievalSetting setting_of(const RetrievalName& method) {
   RetrievalSetting out;
   out.retrieval = method.name;
   out.spec = small_spec(method);
+  out.copies = recall_copies(method);
   return out;
 }
 
@@ -106,7 +107,7 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
     const RetrievalOutcome blocking = run_retrieval(setting, weights, kReadRequests);
     // ArkVale with FreeKV's summaries and pooling makes the same selection.
     setting.retrieval = "arkvale";
-    setting.spec.host_layout = HostLayout::kNhd;
+    setting.copies.layout = HostPageLayout::kNhd;
     const RetrievalOutcome arkvale = run_retrieval(setting, weights, kReadRequests);
     CHECK(always.logits == blocking.logits);
     CHECK(arkvale.logits == blocking.logits);
@@ -149,7 +150,7 @@ TEST_CASE("F-7 X-8 retrieval: the time of copies changes nothing, and no copy ta
   for (const uint32_t buffers : {1u, 2u}) {
     RetrievalSetting setting = setting_of(kByPage[2]);
     setting.spec.tau_q32 = q32(0.1);
-    setting.spec.staging_buffers = buffers;
+    setting.copies.staging_buffers = buffers;
     const RetrievalOutcome expected = run_retrieval(setting, weights, kReadRequests);
     uint64_t concurrent = 0;
     for (uint64_t delays = 1; delays <= 12; ++delays) {
@@ -189,9 +190,9 @@ TEST_CASE("retrieval: the host's layout and the number of staging buffers change
   RetrievalSetting setting = setting_of(kByPage[2]);
   setting.spec.tau_q32 = q32(0.1);
   const RetrievalOutcome expected = run_retrieval(setting, weights, kReadRequests);
-  setting.spec.host_layout = HostLayout::kNhd;
+  setting.copies.layout = HostPageLayout::kNhd;
   CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
-  setting.spec.staging_buffers = 1;
+  setting.copies.staging_buffers = 1;
   CHECK(run_retrieval(setting, weights, kReadRequests).logits == expected.logits);
   for (const GroupPooling pooling : {GroupPooling::kMaxS, GroupPooling::kMeanQk, GroupPooling::kMaxQk,
                                      GroupPooling::kMeanQ, GroupPooling::kMaxQ}) {

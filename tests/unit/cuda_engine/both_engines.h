@@ -130,6 +130,7 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalNam
   const cuda::RetrievedOptions options{
       .kind = method,
       .spec = setting.spec,
+      .copies = setting.copies,
       .selected_tokens = [selected = taken.selected](
                              const cpu::HeadAt& at,
                              std::span<const uint32_t> tokens) { selected->selected(at, tokens); },
@@ -137,7 +138,8 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalNam
       .prefix_cache = setting.prefix_cache};
   Result<cuda::OwnedCache> made;
   if (setting.scorer == "none") {
-    REQUIRE(!cuda::check_retrieved(method, setting.spec, weights.llm(), core.page_tokens).has_value());
+    REQUIRE(!cuda::check_retrieved(method, setting.spec, setting.copies, weights.llm(), core.page_tokens)
+                 .has_value());
     made = cuda::make_retrieved(options, memory, weights.llm());
   } else {
     cuda::CompressedOptions cutting{.config = cutting_config(setting, core)};
@@ -145,7 +147,8 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalNam
                                                    std::span<const uint32_t> positions) {
       (*retained)[{request, head}].assign(positions.begin(), positions.end());
     };
-    REQUIRE(!cuda::check_recalled(core, cutting.config.score, method, weights.llm()).has_value());
+    REQUIRE(
+        !cuda::check_recalled(core, cutting.config.score, method, setting.copies, weights.llm()).has_value());
     made = cuda::make_recalled(cutting, options, memory, &weights);
   }
   REQUIRE(made.has_value());
@@ -159,6 +162,7 @@ inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, 
   const cpu::RetrievedOptions options{
       .kind = method,
       .spec = setting.spec,
+      .copies = setting.copies,
       .replace_tokens = [selected = taken.selected](
                             const cpu::HeadAt& at,
                             std::vector<uint32_t>* tokens) { selected->replace(at, tokens); },

@@ -151,7 +151,7 @@ TEST_CASE(
       CHECK((expected.preemptions > 0) == (pages == 34));
       for (uint64_t seed = 1; seed <= 3; ++seed) {
         CAPTURE(seed);
-        setting.spec.host_layout = seed % 2 == 0 ? HostLayout::kHnd : HostLayout::kNhd;
+        setting.copies.layout = seed % 2 == 0 ? HostPageLayout::kHnd : HostPageLayout::kNhd;
         cuda::HappensBefore watch;
         const CudaOutcome late =
             run_on_cuda(setting, *d.model, d.llm, {.delays = seed, .watch = &watch}, forced_outcome);

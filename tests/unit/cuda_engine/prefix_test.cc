@@ -19,6 +19,7 @@ RetrievalSetting setting_of(const std::string& name, RetrievalName method) {
   setting.retrieval = name;
   setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
   setting.prefix_cache = true;
+  setting.copies = recall_copies(method);
   RetrievalSpec& spec = setting.spec;
   spec = retrieval_defaults(method);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112;

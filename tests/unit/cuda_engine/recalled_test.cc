@@ -21,6 +21,7 @@ RetrievalSetting setting_of(RetrievalName method, const char* scorer, const char
   RetrievalSetting out;
   out.retrieval = method == kFreekv ? "freekv" : "arkvale";
   out.page_tokens = 16, out.pages_gpu = 160, out.pages_host = 150, out.step_tokens_max = 96;
+  out.copies = recall_copies(method);
   RetrievalSpec& spec = out.spec;
   spec = retrieval_defaults(method);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = 1;

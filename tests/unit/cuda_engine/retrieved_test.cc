@@ -41,17 +41,17 @@ void check_replays(const LlmSpec& llm) {
     std::string method;
     double tau;
     uint32_t dense;
-    HostLayout layout;
+    HostPageLayout layout;
     uint64_t delays;
-  } rows[] = {{"quest", 2, 0, HostLayout::kHnd, 0},     {"quest", 2, 1, HostLayout::kHnd, 0},
-              {"arkvale", 2, 1, HostLayout::kHnd, 0},   {"freekv", 2, 1, HostLayout::kNhd, 0},
-              {"freekv", -1, 0, HostLayout::kHnd, 0},   {"freekv", 0, 1, HostLayout::kNhd, 0},
-              {"freekv", -0.1, 1, HostLayout::kHnd, 7}, {"freekv", 0, 0, HostLayout::kNhd, 8}};
+  } rows[] = {{"quest", 2, 0, HostPageLayout::kHnd, 0},     {"quest", 2, 1, HostPageLayout::kHnd, 0},
+              {"arkvale", 2, 1, HostPageLayout::kHnd, 0},   {"freekv", 2, 1, HostPageLayout::kNhd, 0},
+              {"freekv", -1, 0, HostPageLayout::kHnd, 0},   {"freekv", 0, 1, HostPageLayout::kNhd, 0},
+              {"freekv", -0.1, 1, HostPageLayout::kHnd, 7}, {"freekv", 0, 0, HostPageLayout::kNhd, 8}};
   for (const auto& row : rows) {
     CAPTURE(row.method);
     CAPTURE(row.tau);
     RetrievalSetting setting = setting_of(row.method, row.tau, row.dense);
-    setting.spec.host_layout = row.layout;
+    setting.copies.layout = row.layout;
     const CudaOutcome launched = run_on_cuda(setting, *d.model, d.llm, {}, {}, 0);
     // With room for one graph, graphs are created and destroyed while their recalls may still run.
     for (const uint32_t graphs : {1u, 64u}) {
@@ -105,7 +105,7 @@ TEST_CASE(
     if (tau == 0) CHECK(expected.recalled.corrected > 0);
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       CAPTURE(seed);
-      setting.spec.host_layout = seed % 2 == 0 ? HostLayout::kHnd : HostLayout::kNhd;
+      setting.copies.layout = seed % 2 == 0 ? HostPageLayout::kHnd : HostPageLayout::kNhd;
       cuda::HappensBefore watch;
       const CudaOutcome late = run_on_cuda(setting, *d.model, d.llm, {.delays = seed, .watch = &watch});
       CHECK(late.logits == expected.logits);
@@ -118,8 +118,7 @@ TEST_CASE(
 
 TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
-  for (const cuda::Edge edge :
-       {cuda::Edge::kAttended, cuda::Edge::kRecalled, cuda::Edge::kSealed, cuda::Edge::kOffloaded}) {
+  for (const Edge edge : {Edge::kAttended, Edge::kRecalled, Edge::kSealed, Edge::kOffloaded}) {
     CAPTURE(static_cast<int>(edge));
     cuda::HappensBefore watch;
     run_on_cuda(setting_of("freekv", 0), *d.model, d.llm, {.left_out = edge, .watch = &watch});

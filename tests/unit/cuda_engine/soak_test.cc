@@ -94,7 +94,7 @@ void draw_retrieved(Prng* prng, CoreConfig* config) {
   const char* const names[] = {"freekv", "arkvale", "quest"};
   RetrievalSetting setting = setting_of(names[prng->range(0, 2)], -0.1);
   setting.pages_gpu = static_cast<uint32_t>(prng->range(34, 50)), setting.pages_host = 120;
-  if (prng->chance(1, 2)) setting.spec.host_layout = HostLayout::kNhd;
+  if (prng->chance(1, 2)) setting.copies.layout = HostPageLayout::kNhd;
   if (setting.retrieval == "quest") setting.spec.layers_dense = static_cast<uint32_t>(prng->range(0, 1));
   *config = core_of(setting);
 }

@@ -1,5 +1,5 @@
 // Ways to split a decode step's work (docs/design/methods/tangram.md#partitions,
-// engine/methods/partition.h), on the same kernel: the splits of every planner, one CTA each, against the
+// kernels/grids/partition.h), on the same kernel: the splits of every planner, one CTA each, against the
 // kernel's own split on the device. Llama-3.1-8B, one layer, bf16.
 //
 // The planners are the policy's, which the simulator prices; the host's planning time is reported next to
@@ -7,9 +7,9 @@
 
 #include <chrono>
 
-#include "engine/methods/partition.h"
 #include "kernels/attention/decode_splits.h"
 #include "kernels/bench/decode_case.cuh"
+#include "kernels/grids/partition.h"
 
 namespace kvtwin::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/methods/partition.h"
+#include "kernels/grids/partition.h"
 #include "models/profiles/retention_stats.h"
 #include "tests/unit/models/test_data.h"
 

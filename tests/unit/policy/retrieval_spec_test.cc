@@ -118,8 +118,6 @@ TEST_CASE(
       {[](CoreConfig* c) { c->policies.retrieval_spec.sink_tokens = 40; }, "whole pages of 32", "change it"},
       {[](CoreConfig* c) { c->policies.retrieval_spec.window_tokens = 0; }, "the page being written",
        "at least 32"},
-      {[](CoreConfig* c) { c->policies.retrieval_spec.staging_buffers = 3; }, "staging_buffers is 3",
-       "1 or 2"},
       {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is on", "set it false"},
       {[](CoreConfig* c) {
          c->policies.retrieval = "infinigen";

@@ -40,6 +40,17 @@ std::string complaint(std::vector<std::string> sets) {
   return c ? "" : c.error().front().text();
 }
 
+PartitionSpec partition_of(const std::vector<std::string>& sets) {
+  const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
+  const auto c = composed(sets);
+  REQUIRE(scenario);
+  REQUIRE(c);
+  Errors errors;
+  const PartitionSpec out = load_partition(*scenario, c->llm, &errors);
+  CHECK(errors.empty());
+  return out;
+}
+
 bool message(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // A file in a temporary folder.
@@ -82,17 +93,21 @@ TEST_CASE("formats: a precision multiplies the pages that fit, scales included")
 }
 
 TEST_CASE("formats: options reach the policy") {
-  const auto c =
-      composed({"policies.precision=int4", "policies.precision_options.group=128",
-                "policies.precision_options.per_channel_keys=true", "policies.partition=aot",
-                "policies.partition_options.aot_weight=budget_sum", "policies.partition_options.tile=32"});
+  const std::vector<std::string> sets = {"policies.precision=int4",
+                                         "policies.precision_options.group=128",
+                                         "policies.precision_options.per_channel_keys=true",
+                                         "policies.partition=aot",
+                                         "policies.partition_options.aot_weight=budget_sum",
+                                         "policies.partition_options.tile=32"};
+  const auto c = composed(sets);
   const PolicySet& set = config_of(c).policies;
   CHECK(set.precision_spec.per_channel_keys);
   CHECK(set.precision_spec.group == 128);
   CHECK(set.partition == "aot");
-  CHECK(set.partition_spec.aot_weight == AotWeight::kBudgetSum);
-  CHECK(set.partition_spec.tile == 32);
-  CHECK(set.partition_spec.head_budgets.empty());
+  const PartitionSpec partition = partition_of(sets);
+  CHECK(partition.aot_weight == AotWeight::kBudgetSum);
+  CHECK(partition.tile == 32);
+  CHECK(partition.head_budgets.empty());
 }
 
 TEST_CASE("formats: a tag map is read, and its errors are reported at the field that names it") {
@@ -139,8 +154,8 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   p.fraction_mu.assign(256, 1), p.fraction_sigma.assign(256, 0.5);
   TextFile file(retention_textproto(p, 2));
   const std::string named = "policies.partition_options.profile=" + file.path.string();
-  const auto c = composed({"policies.partition=aot", named, "policies.partition_options.alpha=1"});
-  CHECK(config_of(c).policies.partition_spec.head_budgets == std::vector<uint64_t>(256, (3ull << 32) / 8));
+  CHECK(partition_of({"policies.partition=aot", named, "policies.partition_options.alpha=1"}).head_budgets ==
+        std::vector<uint64_t>(256, (3ull << 32) / 8));
   CHECK(message(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
 }
 

@@ -89,7 +89,7 @@ class TestBackend {
     node_.host_memory_bytes_per_s.value = setting.host_memory_gb_per_s * 1e9;
     spec_ = retrieval_defaults(setting.method);
     RetrievalGeometry geometry{.page_tokens = kPage};
-    geometry.staging_buffers = spec_.staging_buffers;
+    geometry.staging_buffers = recall_copies(setting.method).staging_buffers;
     prices_ = std::make_unique<RetrievalCost>(llm_, device_, node_, 1, geometry);
     config_.node.gpus = setting.engines;
     config_.node.pcie_gb_per_s = 26;
@@ -145,7 +145,7 @@ class TestBackend {
     pricer.graph = {.kind = setting_.method, .layers = llm_.layers, .layers_dense = spec_.layers_dense};
     pricer.graph.converts = setting_.method == kFreekv;
     pricer.graph.keeps_prefixes = setting_.prefix_cache;
-    pricer.graph.staging_buffers = spec_.staging_buffers;
+    pricer.graph.staging_buffers = recall_copies(setting_.method).staging_buffers;
     pricer.graph.speculation = spec_.speculation;
     pricer.policy = spec_;
     pricer.page_tokens = kPage;

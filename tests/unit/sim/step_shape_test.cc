@@ -53,7 +53,7 @@ TEST_CASE(
 TEST_CASE("step shape: decodes whose KV entries share pages with others unpack all that they read") {
   const PlanEntry entries[] = {
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .low_bit = 64},
-      {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .low_bit = 32, .shared_in_part = 2}};
+      {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .low_bit = 32, .pages_reused_in_part = 2}};
   std::vector<ChunkShape> chunks;
   std::vector<PassShape> passes;
   const StepShape shape =

@@ -7,8 +7,8 @@
 // own query tiles most of the time, so the kernel's time follows the largest number of tiles that one CTA
 // reads.
 
-#ifndef KVTWIN_ENGINE_BASE_ATTENTION_SCORE_GRID_H_
-#define KVTWIN_ENGINE_BASE_ATTENTION_SCORE_GRID_H_
+#ifndef KVTWIN_KERNELS_GRIDS_ATTENTION_SCORE_GRID_H_
+#define KVTWIN_KERNELS_GRIDS_ATTENTION_SCORE_GRID_H_
 
 #include <cstdint>
 
@@ -49,4 +49,4 @@ struct AttentionScoreGrid {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_BASE_ATTENTION_SCORE_GRID_H_
+#endif  // KVTWIN_KERNELS_GRIDS_ATTENTION_SCORE_GRID_H_

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
-#include "engine/methods/partition.h"
+#include "kernels/grids/partition.h"
 
 namespace kvtwin {
 namespace {

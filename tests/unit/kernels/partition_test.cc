@@ -1,4 +1,4 @@
-#include "engine/methods/partition.h"
+#include "kernels/grids/partition.h"
 
 #include <doctest/doctest.h>
 

@@ -10,16 +10,16 @@
 //   stream_k         a persistent grid; CTA g takes the g-th equal fraction of the flattened list
 //   aot              splits from calibrated budgets; O(1) per (request, group) and step
 
-#ifndef KVTWIN_ENGINE_METHODS_PARTITION_H_
-#define KVTWIN_ENGINE_METHODS_PARTITION_H_
+#ifndef KVTWIN_KERNELS_GRIDS_PARTITION_H_
+#define KVTWIN_KERNELS_GRIDS_PARTITION_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace kvtwin {
+#include "engine/base/partition_kind.h"
 
-enum class PartitionKind : uint8_t { kUniform, kFlashDecoding, kFlashInfer, kStreamK, kAotFractions };
+namespace kvtwin {
 
 // How AOT measures the work of a group (docs/design/methods/tangram.md#aot).
 enum class AotWeight : uint8_t {
@@ -104,4 +104,4 @@ SlowestSplit straggler_of(std::span<const SplitRow> rows, std::span<const SplitI
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METHODS_PARTITION_H_
+#endif  // KVTWIN_KERNELS_GRIDS_PARTITION_H_
