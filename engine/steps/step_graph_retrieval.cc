@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "engine/base/check.h"
 
@@ -36,7 +37,8 @@ class RetrievalBuilder {
       const Operation priced_with = all[i].kind == Operation::kNorm ? all[i + 1].kind : all[i].kind;
       all[i].layer == kNoLayer ? outside(priced_with, all[i]) : in_layer(priced_with, all[i]);
     }
-    compress_behind();
+    if (spec_.compresses != CompressionPlace::kNone && step_.bookkeeping == kNoOp) compress_behind();
+    for (const ListedOperation& one : aged_) graph().add_part(step_.layers[one.layer].append, one);
     if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
     graph().seal();
     return std::move(step_);
@@ -49,6 +51,7 @@ class RetrievalBuilder {
   StepListSpec whole_list() const {
     constexpr AttentionRows kAll{true, true, true};
     const bool retrieves = spec_.kind != RetrievalKind::kReadsAll;
+    const bool compresses = spec_.captures || spec_.compresses != CompressionPlace::kNone;
     return {spec_.layers,
             true,
             {.listed = true,
@@ -58,7 +61,12 @@ class RetrievalBuilder {
              .kind = spec_.kind,
              .speculation = spec_.speculation,
              .chooses = retrieves,
-             .fills = retrieves}};
+             .fills = retrieves,
+             .requantises = !retrieves},
+            {.plans_layers = compresses,
+             .captures = compresses,
+             .in_layers = spec_.compresses == CompressionPlace::kInLayers,
+             .behind = spec_.compresses == CompressionPlace::kBehindLayers ? 1u : 0u}};
   }
 
   OpId add(OpKind kind, StreamId stream, uint16_t layer, uint32_t outcome) {
@@ -75,10 +83,22 @@ class RetrievalBuilder {
   }
 
   void outside(Operation priced_with, const ListedOperation& one) {
+    if (step_.sample != kNoOp) return behind_layers(one);
     if (priced_with == Operation::kLogits) return price(OpKind::kGemm, one, &step_.after);
     if (priced_with != Operation::kSample) return price(OpKind::kGemm, one, &step_.before);
     if (spec_.all_reduces) step_.all_reduce = add(OpKind::kAllReduce, compute_, kNoLayer);
     price(OpKind::kSample, one, &step_.sample);
+  }
+
+  // Compressions behind the layers. Each sends two lists: what is scored, and what is retained.
+  void behind_layers(const ListedOperation& one) {
+    if (step_.bookkeeping == kNoOp) compress_behind();
+    const bool scored = !graph().parts(step_.score).empty() && one.kind != Operation::kScore;
+    const bool selects = one.kind == Operation::kSelect || (one.kind == Operation::kUpload && scored);
+    graph().add_part(one.kind == Operation::kMove ? step_.compact
+                     : selects                    ? step_.select
+                                                  : step_.score,
+                     one);
   }
 
   void in_layer(Operation priced_with, const ListedOperation& one) {
@@ -88,6 +108,10 @@ class RetrievalBuilder {
       case Operation::kQkv:
         if (ops->query == kNoOp) choose_ahead(l + 1u);
         return price(OpKind::kGemm, one, &ops->query);
+      case Operation::kPlan:
+        return graph().add_part(ops->query, one);
+      case Operation::kRequantise:
+        return aged_.push_back(one);
       case Operation::kAppend:
         price(OpKind::kRopeAppend, one, &ops->append);
         if (!retrieves(l) && recalls(spec_.kind) && spec_.keeps_prefixes) offload(l, ops);
@@ -109,8 +133,20 @@ class RetrievalBuilder {
       case Operation::kCounts:
         if (ops->attention == kNoOp) attend(l, ops);
         return graph().add_part(ops->attention, one);
+      case Operation::kCapture:
+      case Operation::kScore:
+      case Operation::kSelect:
+      case Operation::kMove:
+        compress(l, ops);
+        // Copies of a window's queries are in the price of attention.
+        return graph().add_part(one.kind == Operation::kCapture
+                                    ? spec_.captures ? ops->capture : ops->attention
+                                : one.kind == Operation::kScore  ? ops->score
+                                : one.kind == Operation::kSelect ? ops->select
+                                                                 : ops->compact,
+                                one);
       default:
-        if (ops->rest == kNoOp) compress(l, ops);
+        compress(l, ops);
         price(OpKind::kGemm, one, &ops->rest);
         if (one.kind == Operation::kDown && spec_.all_reduces)
           ops->all_reduce = add(OpKind::kAllReduce, compute_, l);
@@ -246,7 +282,10 @@ class RetrievalBuilder {
     return spec_.kind != RetrievalKind::kReadsAll && l >= spec_.layers_dense;
   }
 
+  // Adds the operations of the layer's compressions, once.
   void compress(uint16_t l, RetrievalLayerOps* ops) {
+    if (l < compressed_) return;
+    ++compressed_;
     if (spec_.captures) ops->capture = add(OpKind::kCapture, compute_, l);
     if (spec_.compresses != CompressionPlace::kInLayers) return;
     ops->score = add(OpKind::kScore, compute_, l, step_.compressing());
@@ -256,7 +295,6 @@ class RetrievalBuilder {
 
   // Adds the compression operations that run once, for all layers.
   void compress_behind() {
-    if (spec_.compresses == CompressionPlace::kNone) return;
     const uint32_t happens = step_.compressing();
     if (spec_.compresses == CompressionPlace::kBehindLayers) {
       step_.probe = add(OpKind::kProbe, compute_, kNoLayer, step_.passing());
@@ -275,6 +313,8 @@ class RetrievalBuilder {
   OpId arrived_ = kNoOp;               // the delivery that the layer's attention waits for
   std::optional<PortId> recall_done_;  // of the layer
   ListedOperation scored_, chosen_;    // the layer's
+  std::vector<ListedOperation> aged_;  // priced with the append of their layers
+  uint32_t compressed_ = 0;            // layers that compress() has seen
   OpId ahead_[2] = {kNoOp, kNoOp};     // InfiniGen: recalls of layers l and l + 1
 };
 

@@ -24,6 +24,7 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "down",
                                            "logits",
                                            "sample",
+                                           "capture",
                                            "score",
                                            "select",
                                            "move",
@@ -34,6 +35,7 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "keep query",
                                            "counts",
                                            "offload",
+                                           "requantise",
                                            "layer"};
 static_assert(std::size(kOperationNames) == kOperations);
 
@@ -50,6 +52,10 @@ class Lister {
   }
 
   StepList step() {
+    if (attention_.requantises) {
+      add(Operation::kUpload);
+      for (uint32_t l = 0; l < spec_.layers; ++l) add(Operation::kRequantise, static_cast<uint16_t>(l));
+    }
     for (uint32_t i = 0; i < attention_.uploads; ++i) {
       ListedOperation& upload = add(Operation::kUpload);
       if (i == 0 && recalls(attention_.kind)) upload.after = {Edge::kOffloaded, 0};
@@ -64,8 +70,10 @@ class Lister {
                                    Operation::kActivation, Operation::kDown})
         add(kind, layer);
     }
-    if (!spec_.samples) return std::move(list_);
-    for (const Operation kind : {Operation::kNorm, Operation::kLogits, Operation::kSample}) add(kind);
+    if (spec_.samples) {
+      for (const Operation kind : {Operation::kNorm, Operation::kLogits, Operation::kSample}) add(kind);
+    }
+    compress_behind();
     return std::move(list_);
   }
 
@@ -101,8 +109,31 @@ class Lister {
     } else if (layer < attention_.layers_dense) {
       add(Operation::kAppend, layer);
       rows(attention_.dense_rows, layer);
+    } else if (attention_.kind == RetrievalKind::kReadsAll) {
+      read_all(layer);
     } else {
       retrieve(layer);
+    }
+  }
+
+  void read_all(uint16_t layer) {
+    const ListedCompression& compression = spec_.compression;
+    if (compression.plans_layers) add(Operation::kPlan, layer);
+    add(Operation::kAppend, layer);
+    if (compression.state) add(Operation::kCapture, layer);
+    rows(attention_.rows, layer);
+    if (attention_.packed_decodes) add(Operation::kDecodeAttention, layer);
+    if (compression.captures) add(Operation::kCapture, layer);
+    if (!compression.in_layers) return;
+    for (const Operation kind : {Operation::kScore, Operation::kSelect, Operation::kMove}) add(kind, layer);
+  }
+
+  void compress_behind() {
+    for (uint32_t i = 0; i < spec_.compression.behind; ++i) {
+      for (const Operation kind :
+           {Operation::kUpload, Operation::kScore, Operation::kUpload, Operation::kSelect})
+        add(kind);
+      if (spec_.compression.moves) add(Operation::kMove);
     }
   }
 

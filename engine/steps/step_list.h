@@ -38,7 +38,8 @@ enum class Operation : uint8_t {
   kDown,
   kLogits,
   kSample,     // argmax, and the tokens to the host
-  kScore,      // what scorers capture and compute from it
+  kCapture,    // what a scorer needs later, while tokens are computed
+  kScore,      // KV entries
   kSelect,     // KV entries that are retained
   kMove,       // KV entries on the GPU, to where they stay
   kSummarise,  // pages that the step completes
@@ -48,9 +49,10 @@ enum class Operation : uint8_t {
   kKeepQuery,      // for the choice of the next step
   kCounts,         // of recalled pages, to the host
   kOffload,        // completed pages, to the host
+  kRequantise,     // KV entries, to fewer bits
   kUnlistedLayer,  // a cache that is not listed starts the operations of a layer in its own order
 };
-constexpr size_t kOperations = 26;
+constexpr size_t kOperations = 28;
 const char* name_of(Operation operation);
 
 enum class StreamKind : uint32_t { kCompute, kRecall, kOffload };
@@ -111,16 +113,30 @@ struct ListedAttention {
   uint32_t layers_dense = 0;
   RetrievalKind kind = RetrievalKind::kReadsAll;
   bool speculation = false;
-  bool chooses = false;  // some request chooses pages
-  bool fills = false;    // some page is completed
-  uint32_t uploads = 1;  // copies of work lists
+  bool chooses = false;         // some request chooses pages
+  bool fills = false;           // some page is completed
+  uint32_t uploads = 1;         // copies of work lists
+  bool packed_decodes = false;  // decodes that read packed pages as they are
+  bool requantises = false;     // KV entries that age
   friend bool operator==(const ListedAttention&, const ListedAttention&) = default;
+};
+
+// What a budget that drops KV entries adds to a step.
+struct ListedCompression {
+  bool plans_layers = false;  // every layer plans attention of its own
+  bool state = false;         // of new KV entries: captured with their append
+  bool captures = false;      // queries, or attention scores, behind attention
+  bool in_layers = false;     // in each layer, behind its attention; REQUIRES: retained counts are known
+  uint32_t behind = 0;        // compressions behind the last layer, one after the other
+  bool moves = true;          // retained KV entries; else they stay where they are
+  friend bool operator==(const ListedCompression&, const ListedCompression&) = default;
 };
 
 struct StepListSpec {
   uint32_t layers = 1;
   bool samples = true;
   ListedAttention attention{};
+  ListedCompression compression{};
   friend bool operator==(const StepListSpec&, const StepListSpec&) = default;
 };
 

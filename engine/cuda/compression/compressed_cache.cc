@@ -221,7 +221,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     pages_->choose(layer, lists_, tables, tensors.q, on.stream);
   }
   mine.slots = slots;  // scorer state lies with the retained KV entries
-  if (scores_->has_scorer_state()) on.timer->begin(Operation::kScore, layer);
+  if (scores_->has_scorer_state()) on.timer->begin(Operation::kCapture, layer);
   scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
   if (lists.fused.count > 0) {
@@ -232,7 +232,6 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   if (pages_ != nullptr)
     pages_->attend(layer, lists_, tables, kv_entries_.packed_heads(), tensors, on.stream);
   if (lists.runs.count > 0) attend_runs(layer, tensors, on);
-  on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);
   observe(layer, tensors, on);
   if (lists.staged.count() > 0) run_staged(layer, tensors, on);
@@ -258,6 +257,11 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
 
 // Scorer state that grows with attention scores, and query rows that are needed later.
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  const auto captures = [&](const Work& work) {
+    return scores_->observes(work.rows) || scores_->capture_range(work.rows).count > 0;
+  };
+  if (std::none_of(work_.begin(), work_.end(), captures)) return;
+  on.timer->begin(Operation::kCapture, layer);
   const LayerLists& lists = layers_[layer];
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
   const bool stamps =

@@ -162,7 +162,7 @@ class CompressedCache final : public KvCache {
   void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void choose(RankBatch* batch, uint32_t index, uint32_t keep);
   void select_and_move(const RankBatch& batch, const DeviceLists& lists, const uint32_t* tables,
-                       const StepStream& on);
+                       uint32_t layer, const StepStream& on);
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);

@@ -146,6 +146,7 @@ void CompressedCache::plan_staged() {
 void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const RankBatch& batch = layers_[layer].staged;
   const uint32_t* const tables = lists_.at(at_.tables);
+  on.timer->begin(Operation::kScore, layer);
   const auto tokens = work_[batch.heads[0].work].compression->end;
   if (scores_->by_position()) {
     send_position_scores(batch, on);
@@ -159,16 +160,16 @@ void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const
                      work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
     }
   }
-  select_and_move(batch, lists_, tables, on);
+  select_and_move(batch, lists_, tables, layer, on);
   if (pages_ != nullptr)
     pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
   if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
 void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists,
-                                      const uint32_t* tables, const StepStream& on) {
+                                      const uint32_t* tables, uint32_t layer, const StepStream& on) {
   const auto shape = [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); };
-  on.timer->begin(Operation::kSelect);
+  on.timer->begin(Operation::kSelect, layer);
   SelectArgs select{scores_->scores(),
                     batch.rows_max,
                     lists.at(batch.at.selects),
@@ -179,7 +180,7 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
                     batch.rows_max};
   must(select_entries(select, on.stream), "select_entries", 0, shape);
   if (batch.compacts.empty()) return;
-  on.timer->begin(Operation::kMove);
+  on.timer->begin(Operation::kMove, layer);
   if (kv_entries_.packed()) {
     return kv_entries_.packed_heads().move(tables, kv_entries_.scorer_state(), lists.at(batch.at.compacts),
                                            retained_.as<uint32_t>(), batch.count(), on.stream);
@@ -228,6 +229,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   const ListAt<uint32_t> tables = rank_lists_.add(tables_);
   if (kv_entries_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
+  on.timer->begin(Operation::kUpload);
   rank_lists_.send(on.stream);
   const uint32_t* const at = rank_lists_.at(tables);
   on.timer->begin(Operation::kScore);
@@ -355,7 +357,7 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   for (uint32_t i = 0; i < batch.count(); ++i)
     choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
   const ListAt<uint32_t> tables = send_choice(&batch, on);
-  select_and_move(batch, choice_lists_, choice_lists_.at(tables), on);
+  select_and_move(batch, choice_lists_, choice_lists_.at(tables), kNoLayer, on);
   finish_choice(on);
   apply(batch);
   if (!work.compression->keep.empty()) return;  // the policy knows
@@ -379,6 +381,7 @@ ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream
   choice_lists_.clear();
   const ListAt<uint32_t> tables = choice_lists_.add(tables_);
   batch->add_to(&choice_lists_);
+  on.timer->begin(Operation::kUpload);
   choice_lists_.send(on.stream);
   return tables;
 }

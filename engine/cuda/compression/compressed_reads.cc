@@ -76,6 +76,7 @@ void CompressedCache::send_lists(const StepStream& on) {
   at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   if (pages_ != nullptr) pages_->add_to(&lists_);
+  on.timer->begin(Operation::kUpload);
   lists_.send(on.stream);
   if (score_heads_.empty()) return;
   AttentionScoreArgs attention_scores = attention_score_args(nullptr);

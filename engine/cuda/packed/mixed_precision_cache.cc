@@ -74,7 +74,7 @@ void MixedPrecisionCache::poison(PageId page, cudaStream_t stream) {
 void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                                 const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
-  if (offset == 0 && !launch.requantisations.empty()) age(launch.requantisations, on.stream);
+  if (offset == 0 && !launch.requantisations.empty()) age(launch.requantisations, on);
   taken_.clear();
   kv_entries_.place(launch, offset, entries, &request_parts_, &taken_);
   for (const PageId page : taken_) {
@@ -88,17 +88,17 @@ void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::
     decodes = decodes && !request_part.chunk;
   }
   if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  staged_.send(on);
+  fused_.send(on);
   waiting_.reserve(kv_entries_.waiting_pages());
 }
 
 // All layers at once: what the step itself packs may lie in pages that this empties.
-void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, cudaStream_t stream) {
+void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, const StepStream& on) {
   staged_.clear();
   std::vector<KvEntrySpan> unpacked, packed;
   for (const cpu::MixedPrecisionEntries::Aged& aged : kv_entries_.age(requantisations)) {
-    if (memory_.poison) poison(aged.target, stream);
+    if (memory_.poison) poison(aged.target, on.stream);
     const uint32_t base = staged_.open(memory_.page_tokens);
     const size_t first = unpacked.size();
     for (uint32_t i = 0; i < aged.from.size(); ++i)
@@ -108,10 +108,12 @@ void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, c
   staged_.grow_pages();
   ageing_.clear();
   const ListAt<KvEntrySpan> unpacked_at = ageing_.add(unpacked), packed_at = ageing_.add(packed);
-  ageing_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  ageing_.send(on.stream);
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
-    staged_.unpack(pools_[1], layer, ageing_.at(unpacked_at), unpacked_at.count, stream);
-    staged_.pack(pools_[0], layer, ageing_.at(packed_at), packed_at.count, stream);
+    on.timer->begin(Operation::kRequantise, layer);
+    staged_.unpack(pools_[1], layer, ageing_.at(unpacked_at), unpacked_at.count, on.stream);
+    staged_.pack(pools_[0], layer, ageing_.at(packed_at), packed_at.count, on.stream);
   }
 }
 
@@ -251,14 +253,14 @@ bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows*
   staged_.clear();
   fused_.clear();
   pad(size, rows);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  staged_.send(on);
+  fused_.send(on);
   return true;
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
-  staged_.warm_up(size, on.stream, rows);
+  staged_.warm_up(size, on, rows);
   waiting_.reserve(1);
 }
 

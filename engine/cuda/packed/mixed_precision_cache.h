@@ -64,7 +64,7 @@ class MixedPrecisionCache final : public KvCache {
   uint32_t kv_entry(uint32_t page, uint32_t slot) const;
   uint32_t waiting_kv_entry(const RequestPart& request_part, uint32_t slot) const;
   void poison(PageId page, cudaStream_t stream);
-  void age(std::span<const Requantisation> requantisations, cudaStream_t stream);
+  void age(std::span<const Requantisation> requantisations, const StepStream& on);
   void add_fraction(const RequestPart& request_part, StepRows* rows);
   void pad(uint32_t size, StepRows* rows);
   bool add_fused(const RequestPart& request_part);

@@ -92,11 +92,12 @@ PackedDecodeArgs PackedAttention::args() const {
   return out;
 }
 
-void PackedAttention::send(cudaStream_t stream) {
+void PackedAttention::send(const StepStream& on) {
   if (sequences_.empty()) return;
   upload_.clear();
   sequences_at_ = upload_.add(sequences_), pages_at_ = upload_.add(pages_);
-  upload_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  upload_.send(on.stream);
 }
 
 void PackedAttention::plan(const StepStream& on) {

@@ -40,7 +40,7 @@ class PackedAttention {
   };
   void add(uint32_t row, std::span<const Part> parts);
 
-  void send(cudaStream_t stream);
+  void send(const StepStream& on);
   // As StagedEntries::repeats(), of plan() and attend(): every row has been added.
   bool repeats() const { return upload_.base() == lists_at_; }
   void plan(const StepStream& on);

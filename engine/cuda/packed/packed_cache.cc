@@ -74,8 +74,8 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
                                    [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; });
   if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
   if (kivi()) even_out(decodes, rows->positions.size());
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  staged_.send(on);
+  fused_.send(on);
   if (kivi()) exact_.reserve(slots_);
 }
 
@@ -91,8 +91,8 @@ bool PackedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
   staged_.clear();
   fused_.clear();
   pad(size, rows);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  staged_.send(on);
+  fused_.send(on);
   return true;
 }
 
@@ -285,7 +285,7 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
   even_ = false;
-  staged_.warm_up(size, on.stream, rows);
+  staged_.warm_up(size, on, rows);
 }
 
 }  // namespace kvtwin::cuda

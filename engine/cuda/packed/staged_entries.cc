@@ -88,13 +88,13 @@ void StagedEntries::add_reads(uint32_t base, uint32_t first, uint32_t context, u
   attention_.add(first, table, context, count, rows);
 }
 
-void StagedEntries::warm_up(uint32_t size, cudaStream_t stream, StepRows* rows) {
+void StagedEntries::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   clear();
   const uint32_t base = open(size);
   add_rows(*llm_, base, 0, size, rows);
   add_reads(base, 0, 0, 1, rows);
   if (size > 2) add_reads(base, 1, 0, 2, rows);
-  send(stream);
+  send(on);
 }
 
 void StagedEntries::grow_pages() {
@@ -102,7 +102,7 @@ void StagedEntries::grow_pages() {
   if (Result<void> ok = allocate(used_ + used_ / 2); !ok) fail(ok.error().text());
 }
 
-void StagedEntries::send(cudaStream_t stream) {
+void StagedEntries::send(const StepStream& on) {
   grow_pages();
   upload_.clear();
   at_.clear();
@@ -110,7 +110,8 @@ void StagedEntries::send(cudaStream_t stream) {
     at_.push_back({upload_.add(spans.from_exact), upload_.add(spans.gathered), upload_.add(spans.packed),
                    upload_.add(spans.unpacked), upload_.add(spans.to_exact)});
   }
-  upload_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  upload_.send(on.stream);
 }
 
 bool StagedEntries::repeats() const {

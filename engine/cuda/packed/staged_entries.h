@@ -73,9 +73,9 @@ class StagedEntries {
   // [first, first + count).
   void add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count, StepRows* rows) const;
   // `size` rows without a request: one decode and, where there is room for it, a chunk.
-  void warm_up(uint32_t size, cudaStream_t stream, StepRows* rows);
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows);
   // All is opened: the spans are on their way. Growing waits for the GPU; no room: the process ends.
-  void send(cudaStream_t stream);
+  void send(const StepStream& on);
   // What stage(), attend() and keep() start depends on how many rows there are, and on nothing else: nothing
   // is staged but rows to be packed, one span each, and no list lies elsewhere than at first.
   bool repeats() const;

@@ -193,6 +193,7 @@ struct ExpectedOutcome {
   uint32_t cancels = 0, sessions = 3;
   std::optional<cpu::ScorerWeights> weights{};  // absent: drawn
   std::function<void(kernels::ScoreSpec*)> adjust{};
+  decltype(cuda::CudaEngineConfig::issued) issued{};  // of the GPU
 };
 
 // Poisoned pages of the engine.
@@ -261,7 +262,9 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
   auto cache = cuda::make_compressed(gpu_options, memory_of(own), &weights);
   REQUIRE(cache);
-  auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
+  cuda::CudaEngineConfig noted = own;
+  noted.issued = what.issued;
+  auto gpu = cuda::CudaEngine::make(noted, device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {

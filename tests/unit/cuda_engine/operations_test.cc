@@ -9,9 +9,13 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "engine/cuda/packed/packed.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/step_lists.h"
+#include "tests/unit/cuda_engine/compress_both.h"
 #include "tests/unit/cuda_engine/retrieved_run.h"
 
 using namespace kvtwin;
@@ -33,7 +37,8 @@ std::vector<std::string> dense_steps(const LlmSpec& llm) {
   const ModelWeights weights = ModelWeights::random(llm, 7);
   const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
   GivenTokens tokens;
-  for (const RequestId request : {kA, kB}) tokens.give(request, random_tokens(3, 60, llm.vocab), 60);
+  tokens.give(kA, random_tokens(3, 60, llm.vocab), 41);
+  tokens.give(kB, random_tokens(4, 60, llm.vocab), 20);
   std::vector<std::string> out;
   cuda::CudaEngineConfig config;
   config.page_tokens = 16, config.pages_gpu = 60;
@@ -68,6 +73,54 @@ Texts possible_lists(RetrievalKind kind, bool speculation) {
   return out;
 }
 
+// Of every step of a method that drops KV entries.
+Texts possible_drops(bool state, bool in_layers, bool moves) {
+  Texts out;
+  for (uint32_t bits = 1; bits < 128; ++bits) {
+    const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    const uint32_t behind = in_layers ? 0 : (bit(5) ? 1 : 0) + (bit(6) ? 2 : 0);
+    const StepListSpec spec = dropping_list({bit(0), bit(1), false}, bit(2),
+                                            {.plans_layers = bit(3),
+                                             .state = state,
+                                             .captures = bit(4),
+                                             .in_layers = in_layers && bit(5),
+                                             .behind = behind,
+                                             .moves = moves});
+    out.insert(list_step(spec).text());
+  }
+  return out;
+}
+
+void check_lists(const Texts& found, const Texts& possible, const std::string& method) {
+  MESSAGE(method << ": " << found.size() << " different lists");
+  for (const std::string& one : found) CHECK_MESSAGE(possible.contains(one), method << " starts\n" << one);
+  for (const NamedList& list : named_lists()) {
+    if (list.name.starts_with(method)) CHECK_MESSAGE(found.contains(committed(list.name)), list.name);
+  }
+}
+
+// The different lists that hand-made steps over packed pages start.
+Texts packed_steps(const LlmSpec& llm) {
+  constexpr RequestId kA{1};
+  const ModelWeights weights = ModelWeights::random(llm, 7);
+  const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
+  GivenTokens tokens;
+  tokens.give(kA, random_tokens(3, 90, llm.vocab), 41);
+  Texts out;
+  cuda::CudaEngineConfig config;
+  config.page_tokens = 32, config.pages_gpu = 60, config.rows_max = 128, config.samples_max = 16;
+  config.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { out.insert(issued.text()); };
+  Result<cuda::OwnedCache> cache = cuda::make_mixed_precision({30, 32, true}, {32, 60, 0, 128, true}, &llm);
+  REQUIRE(cache.has_value());
+  auto engine = cuda::CudaEngine::make(config, device.get(), &tokens, std::move(*cache));
+  REQUIRE(engine.has_value());
+  EngineSteps<cuda::CudaEngine> steps(32, 30, 0, std::move(*engine));
+  steps.begin(kA);
+  steps.run({{kA, 40, false}});
+  for (int i = 0; i < 5; ++i) steps.run({{kA, 1}});
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("cuda: dense steps start the operations of their lists") {
@@ -85,12 +138,32 @@ TEST_CASE("cuda: dense steps start the operations of their lists") {
 
 TEST_CASE("cuda: steps of retrieval start the operations of their lists") {
   for (const char* const method : {"quest", "arkvale", "freekv"}) {
-    const Texts found = retrieving_steps(method);
-    const Texts possible = possible_lists(method_named(method), std::string(method) == "freekv");
-    MESSAGE(method << ": " << found.size() << " different lists");
-    for (const std::string& one : found) CHECK_MESSAGE(possible.contains(one), method << " starts\n" << one);
-    for (const NamedList& list : named_lists()) {
-      if (list.name.starts_with(method)) CHECK_MESSAGE(found.contains(committed(list.name)), list.name);
-    }
+    check_lists(retrieving_steps(method),
+                possible_lists(method_named(method), std::string(method) == "freekv"), method);
   }
+}
+
+TEST_CASE("cuda: steps that drop KV entries start the operations of their lists") {
+  const LlmSpec llm = retrieval_model(64, 8, 2);
+  const struct {
+    const char* name;
+    Method method;
+    bool state, in_layers, moves;
+  } rows[] = {{"snapkv", {"snapkv", "uniform", "compact"}, false, true, true},
+              {"intentkv", {"intent_rule", "uniform", "page_mask"}, false, false, false},
+              {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true, true}};
+  for (const auto& row : rows) {
+    ExpectedOutcome what{.llm = llm, .config = cuda_config(row.method, llm), .seed = 2};
+    Texts found;
+    what.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
+    run_both(what);
+    check_lists(found, possible_drops(row.state, row.in_layers, row.moves), row.name);
+  }
+}
+
+TEST_CASE("cuda: steps over two packed formats start the operations of their lists") {
+  const AttentionRows chunks{false, true, false};
+  check_lists(packed_steps(retrieval_model(64, 8, 2)),
+              {list_step(packed_list({}, true, 3)).text(), list_step(packed_list(chunks, false, 2)).text()},
+              "triaxial");
 }
