@@ -37,17 +37,6 @@ struct HeadRange {
 void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, float scale, const float* q,
                    std::span<const AttentionRow> rows, float* out, float* lse);
 
-// One partial result. The parts of a row cover disjoint KV entries.
-struct PartialAttention {
-  const float* out = nullptr;  // [rows_heads][head_dim]
-  const float* lse = nullptr;  // [rows_heads]
-};
-
-// Merges partial results: lse = log(sum_i exp(lse_i)), out = sum_i exp(lse_i - lse) * out_i.
-// If every lse_i is -inf, out is 0 and lse is -inf. lse may be null.
-void merge_attention_ref(std::span<const PartialAttention> parts, uint64_t rows_heads, uint32_t head_dim,
-                         float* out, float* lse);
-
 }  // namespace kvtwin::kernels
 
 #endif  // KVTWIN_KERNELS_ATTENTION_ATTENTION_H_

@@ -244,12 +244,11 @@ __device__ void work(Worker<Geometry>& worker, const WarpSplit& split, Merger<Ge
 template <class Geometry>
 __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     decode_kernel(const __grid_constant__ DecodeShape shape, const __grid_constant__ DecodeArgs args) {
-  using Plan = typename Geometry::Plan;
   extern __shared__ __align__(128) char shared[];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  auto* const planned = static_cast<Plan*>(args.plan);
+  auto* const planned = static_cast<DecodePlan*>(args.plan);
   const WarpSplit split = fractions_of(planned)[blockIdx.x * kDecodeWarps + warp];
-  const Plan plan = *planned;
+  const DecodePlan plan = *planned;
   const uint32_t barriers = shared_address(shared) + Geometry::kBarriers + warp * Geometry::kStages * 8;
   if (lane == 0) {
     for (int i = 0; i < Geometry::kStages; ++i) barrier_init(barriers + 8 * i, 1);

@@ -12,9 +12,8 @@ namespace kvtwin::device {
 enum class Tables : uint8_t { kPages, kSingle, kListed };
 
 // Shared memory of a CTA: [ring of each warp][two partials of each warp][their owners][barriers].
-template <int kDimension, int kHeadSlots, Tables kTablesOf, class PlanOf = DecodePlan>
+template <int kDimension, int kHeadSlots, Tables kTablesOf>
 struct DecodeGeometry {
-  using Plan = PlanOf;  // maps blocks to CTAs
   static constexpr Tables kTables = kTablesOf;
   static constexpr int kDim = kDimension, kHeads = kHeadSlots;
   // Pages of one token are not swizzled: their rows are copied one by one, with padding instead.
@@ -129,14 +128,13 @@ struct MergeTarget {
 
 template <class Geometry>
 class Merger {
-  using Plan = typename Geometry::Plan;
   static constexpr int kDim = Geometry::kDim, kHeads = Geometry::kHeads, kWarps = Geometry::kWarps;
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr int kPer = kDim / 32;  // channels per lane
   static constexpr uint32_t kBatch = 8;   // partials in flight
 
  public:
-  __device__ Merger(const MergeTarget& target, const Plan& plan, char* shared)
+  __device__ Merger(const MergeTarget& target, const DecodePlan& plan, char* shared)
       : target_(target),
         plan_(plan),
         shared_(shared),
@@ -309,7 +307,7 @@ class Merger {
   }
 
   const MergeTarget target_;
-  const Plan& plan_;
+  const DecodePlan& plan_;
   char* const shared_;
   Owner* const owners_;
   const uint32_t warp_, lane_;

@@ -205,24 +205,4 @@ void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, flo
   }
 }
 
-void merge_attention_ref(std::span<const PartialAttention> parts, uint64_t rows_heads, uint32_t head_dim,
-                         float* out, float* lse) {
-  for (uint64_t i = 0; i < rows_heads; ++i) {
-    float largest = kNothing;
-    for (const PartialAttention& part : parts) largest = std::max(largest, part.lse[i]);
-    std::fill_n(out + i * head_dim, head_dim, 0.0f);
-    if (lse != nullptr) lse[i] = kNothing;
-    if (largest == kNothing) continue;
-    float sum = 0;
-    for (const PartialAttention& part : parts) {
-      if (part.lse[i] == kNothing) continue;
-      const float weight = exact_exp(part.lse[i] - largest);
-      sum += weight;
-      for (uint32_t d = 0; d < head_dim; ++d) out[i * head_dim + d] += weight * part.out[i * head_dim + d];
-    }
-    for (uint32_t d = 0; d < head_dim; ++d) out[i * head_dim + d] /= sum;
-    if (lse != nullptr) lse[i] = largest + std::log(sum);
-  }
-}
-
 }  // namespace kvtwin::kernels

@@ -37,25 +37,7 @@ struct DecodePlan {
   }
 };
 
-// Externally supplied splits (decode_splits.h), one CTA each.
-struct PiecePlan {
-  uint32_t ctas = 0;
-  uint32_t unused = 0;
-  const uint32_t* begins =
-      nullptr;  // [ctas]: index of the first block of each split in the list of all blocks
-
-  __device__ uint32_t cta_of(uint32_t block) const {
-    uint32_t low = 0, high = ctas;
-    while (high - low > 1) {
-      const uint32_t middle = (low + high) / 2;
-      (begins[middle] <= block ? low : high) = middle;
-    }
-    return low;
-  }
-};
-
-template <class Plan>
-__host__ __device__ inline WarpSplit* fractions_of(Plan* plan) {
+__host__ __device__ inline WarpSplit* fractions_of(DecodePlan* plan) {
   return reinterpret_cast<WarpSplit*>(plan + 1);
 }
 // An empty sequence counts as one block without tokens, so that a warp writes its zeros.

@@ -14,7 +14,6 @@ namespace kvtwin::device {
 template <class FormatFamily, int kHeadSlots, bool kMasks>
 struct PackedGeometry {
   using Family = FormatFamily;
-  using Plan = DecodePlan;
   static constexpr int kDim = Family::kDim, kHeads = kHeadSlots, kWarps = kPackedWarps;
   static constexpr uint32_t kCopied = kWarps / kCopyWarps;  // consumer warps per producer warp
   static constexpr int kPartFloats = kHeads * (kDim + 2);

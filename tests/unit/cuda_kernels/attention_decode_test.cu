@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/attention/decode_plan.cuh"
-#include "kernels/attention/decode_splits.h"
 #include "kernels/bench/decode_problem.cuh"
 #include "tests/support/gpu_main.h"
 
@@ -155,37 +154,6 @@ TEST_CASE("decode: one sequence over all CTAs, and random ragged ones") {
                     tokens, static_cast<uint64_t>(round));
     run(&p);
     CHECK(p.error() < kTolerance);
-  }
-}
-
-TEST_CASE("decode: any division into splits, one CTA each") {
-  std::mt19937 random(17);
-  for (int round = 0; round < 24; ++round) {
-    std::vector<uint32_t> tokens(1 + random() % 40);
-    for (uint32_t& n : tokens) n = random() % 4 == 0 ? 0 : random() % (random() % 4 == 0 ? 6000 : 300);
-    std::vector<DecodeSplit> pieces;
-    for (uint32_t i = 0; i < tokens.size(); ++i) {
-      uint32_t begin = 0;
-      do {
-        const uint32_t most = round % 3 == 0 ? 1 : 64;
-        const uint32_t end = std::min(tokens[i], begin + 16 * static_cast<uint32_t>(1 + random() % most));
-        pieces.push_back({i, begin, end});
-        begin = end;
-      } while (begin < tokens[i]);
-    }
-    const uint32_t dim = round % 2 == 0 ? 128 : 64, group = round % 5 == 0 ? 8 : 4;
-    DecodeProblem p({dim, group, 16u << round % 3, 1, 0, static_cast<uint32_t>(pieces.size())}, tokens,
-                    static_cast<uint64_t>(round));
-    const DeviceArray<DecodeSplit> list(pieces);
-    const DeviceArray<char> plan(std::vector<char>(decode_splits_bytes(p.shape), 0x5a));
-    p.args.plan = plan.get();
-    KVT_CUDA(plan_decode_splits(p.shape, p.args, list.get(), nullptr));
-    for (int again = 0; again < 2; ++again) {
-      KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
-      KVT_CUDA(attention_decode_splits(p.shape, p.args, nullptr));
-      CAPTURE(round);
-      CHECK(p.error() < kTolerance);
-    }
   }
 }
 
