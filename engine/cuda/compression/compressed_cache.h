@@ -65,6 +65,7 @@ class CompressedCache final : public KvCache {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
     RetainedPages::Tail tail{};
+    uint32_t ranked = 0;            // tokens that compressions have ranked
     std::vector<float> repeated{};  // KVzip: scores of the passes so far, [head][KV entry]
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
@@ -131,13 +132,14 @@ class CompressedCache final : public KvCache {
   uint32_t pages_of(Work* work, uint32_t group);
   uint32_t listed(Work* work, const Read& read, uint32_t kv_entries);
   AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
-  void add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read);
+  void add_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_attention_scores(uint32_t head, const Work& work, const Read& read);
   QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
                     uint32_t kv_head, uint32_t column) const;
   uint32_t past(const Work& work, uint32_t head) const;
+  uint32_t ranked_tokens(const Work& work) const;
 
   // compressed_packed.cc
   uint32_t cell_of(const Work& work, const Read& read, uint32_t row) const;
@@ -202,7 +204,8 @@ class CompressedCache final : public KvCache {
   KvEntryMemory kv_entries_;
   RowAttention attention_;
   std::unique_ptr<DeviceScorer> scores_;
-  std::unique_ptr<RetainedPages> pages_;  // decodes choose among what is left; else null
+  std::unique_ptr<DecodePartition> partition_;  // lists splits of decodes; else null
+  std::unique_ptr<RetainedPages> pages_;        // decodes choose among what is left; else null
   std::unique_ptr<cpu::KvEntryBudget> budget_;
   std::unique_ptr<IntentScores> intents_;  // scorers that ask sessions' memories
   std::unique_ptr<HostScores> host_;       // scorers that our kernels do not compute

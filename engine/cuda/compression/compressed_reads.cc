@@ -23,6 +23,7 @@ void CompressedCache::clear_lists() {
       score_heads_.clear();
   dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
   if (pages_ != nullptr) pages_->clear();
+  if (partition_ != nullptr) partition_->clear();
   retained_total_ = score_rows_max_ = score_queries_max_ = 0;
   listed_ = false;
 }
@@ -59,8 +60,10 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.packs.count = size(packs_) - lists.packs.first;
     lists.unpacks.count = size(unpacks_) - lists.unpacks.first;
     lists.fused.count = size(fused_) - lists.fused.first;
+    if (partition_ != nullptr) partition_->end_layer();
   }
   if (kv_entries_.packed()) grow_dequantized();
+  if (partition_ != nullptr) attention_.reserve_splits(rows_ * llm_.kv_heads, partition_->splits_max());
   plan_staged();
   send_lists(on);
 }
@@ -76,6 +79,7 @@ void CompressedCache::send_lists(const StepStream& on) {
   at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   if (pages_ != nullptr) pages_->add_to(&lists_);
+  if (partition_ != nullptr) partition_->add_to(&lists_);
   lists_.send(on.stream);
   if (score_heads_.empty()) return;
   AttentionScoreArgs attention_scores = attention_score_args(nullptr);
@@ -87,7 +91,7 @@ void CompressedCache::send_lists(const StepStream& on) {
 // Then every layer has a decode for each row and KV head, and nothing else. Packed KV entries have more
 // lists.
 bool CompressedCache::repeats(StepGraphKey* graph_key) const {
-  if (work_.empty() || probing_.has_value() || kv_entries_.packed()) return false;
+  if (work_.empty() || probing_.has_value() || kv_entries_.packed() || partition_ != nullptr) return false;
   for (const Work& work : work_) {
     if (work.compression != nullptr || work.rows.tokens != 1 || scores_->capture_range(work.rows).count > 0)
       return false;
@@ -120,7 +124,7 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
     add_attention_scores(head, *work, read);
   }
   if (kv_entries_.packed()) return add_dequantized_rows(head, column, work, read);
-  add_rows(kv_head, column, work, read);
+  add_rows(head, column, work, read);
 }
 
 const CompressedCache::Read& CompressedCache::read_of(Work* work, uint32_t head) {
@@ -148,6 +152,11 @@ uint32_t CompressedCache::past(const Work& work, uint32_t head) const {
   const uint32_t kv_entries = work.request->kv_entries.kv_entries(head);
   if (shape_.is_ring(shape_.groups.group_of(head))) return std::min(work.rows.context, shape_.ring_slots());
   return work.rows.staged ? kv_entries : kv_entries - work.rows.tokens;
+}
+
+// Tokens of the request that have been ranked. Rings rank by position, as tokens come.
+uint32_t CompressedCache::ranked_tokens(const Work& work) const {
+  return shape_.tables.rings > 0 ? work.rows.context : work.request->ranked;
 }
 
 // Rows that have no pages stand in scratch pages, behind a copy of the KV entries that are on the same page.
@@ -260,11 +269,12 @@ AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t
   return {id / page * columns + column, id % page};
 }
 
-void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read) {
+void CompressedCache::add_rows(uint32_t head, uint32_t column, Work* work, const Read& read) {
   const cpu::StepRows& rows = work->rows;
-  const uint32_t group = llm_.query_heads / llm_.kv_heads;
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, kv_head = head % llm_.kv_heads;
   if (rows.tokens == 1 && read.listed == listed_) {
     decodes_.push_back({rows.row * llm_.query_heads + kv_head * group, read.table, read.before + 1, column});
+    if (partition_ != nullptr) partition_->add(head, read.before + 1, ranked_tokens(*work), rows.context + 1);
     return;
   }
   if (!read.listed && attention_.chunk_takes()) {

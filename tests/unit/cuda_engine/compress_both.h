@@ -188,9 +188,11 @@ struct ExpectedOutcome {
   bool compare = false;    // compare with the CPU engine that retains the GPU's entries
   bool judge = false;      // compare with the CPU engine that retains by its own scores
   bool launched = false;   // compare with an engine without graphs
+  bool undivided = false;  // compare with an engine whose kernel divides decodes itself
   bool host_rule = false;  // compare with an engine that scores IntentKV's rule on the host, as a residual
   bool spans = false;      // prompts say what they ask
   uint32_t cancels = 0, sessions = 3;
+  PartitionSpec partition{};
   std::function<void(kernels::ScoreSpec*)> adjust{};
 };
 
@@ -226,6 +228,7 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cpu::IdentityTokens* tokens) {
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
+  if (what.undivided) options.config.core.policies.partition = "uniform";
   if (what.host_rule) options.config.score.scorer = kernels::find_scorer("intent_residual");
   auto cache = cuda::make_compressed(options, memory_of(own), &weights);
   REQUIRE(cache);
@@ -251,6 +254,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   if (what.adjust) what.adjust(&score);
   cuda::CompressedOptions gpu_options;
   gpu_options.config = {.core = what.config, .score = score, .seed = 9};
+  gpu_options.partition = what.partition;
   gpu_options.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
     record->by_gpu[{request, head}].assign(positions.begin(), positions.end());
   };
@@ -281,8 +285,9 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
   const std::unique_ptr<cuda::CudaEngine> twin =
-      what.launched || what.host_rule ? other_twin(what, gpu_options, own, weights, *device, &tokens)
-                                      : nullptr;
+      what.launched || what.host_rule || what.undivided
+          ? other_twin(what, gpu_options, own, weights, *device, &tokens)
+          : nullptr;
   PairedEngines both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;
