@@ -163,6 +163,8 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
                             const StepStream& on, StepRows* rows) {
   take_pages(launch, offset, on.stream);
   add_works(launch, entries, on, rows);
+  padded_ = rows_;
+  if (has_decodes_alone()) pad(launch.tokens_padded, rows);
   write_lists(on);
   for (const Work& work : work_) {
     const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
@@ -385,7 +387,7 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   clear_lists();
   reserve_lists(size);
   tables_ = {0};
-  rows_ = size;
+  rows_ = size, padded_ = 0;
   for (uint32_t row = 0; row < size; ++row) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
       slots_.push_back({h % kv_entries_.columns(), row % memory_.page_tokens});
@@ -408,6 +410,18 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
     if ((head + 1) % llm_.kv_heads == 0) partition_->end_layer();
   }
   send_lists(on);
+}
+
+bool CompressedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  cpu::StepRows decode;
+  decode.tokens = 1, decode.samples = true;
+  if (scores_->observes(decode) || scores_->capture_range(decode).count > 0) return false;
+  work_.clear();
+  rows_ = padded_ = 0;
+  if (!has_decodes_alone()) return false;
+  pad(size, rows);
+  write_lists(on);
+  return true;
 }
 
 }  // namespace kvtwin::cuda

@@ -54,6 +54,8 @@ class CompressedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // Padded steps are those that repeat (repeats()).
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
@@ -118,6 +120,8 @@ class CompressedCache final : public KvCache {
                  StepRows* rows);
 
   // compressed_reads.cc
+  bool has_decodes_alone() const;
+  void pad(uint32_t size, StepRows* rows);
   void clear_tables();
   void clear_lists();
   void reserve_lists(uint32_t rows);
@@ -231,6 +235,7 @@ class CompressedCache final : public KvCache {
   const DataOutcomes* given_ = nullptr;  // what is forced on it
   bool planned_ = false;                 // all layers at once
   bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
+  uint32_t padded_ = 0;  // rows, those of padding among them
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {

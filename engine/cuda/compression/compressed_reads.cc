@@ -31,14 +31,14 @@ void CompressedCache::clear_lists() {
 void CompressedCache::write_lists(const StepStream& on) {
   clear_lists();
   // Copies of the KV entries of one page, or of all rows of the step.
-  iota_.resize(std::max(memory_.page_tokens, rows_));
+  iota_.resize(std::max(memory_.page_tokens, padded_));
   std::iota(iota_.begin(), iota_.end(), 0);
   for (const Work& work : work_) listed_ = listed_ || (work.rows.tokens == 1 && has_dropped_slots(work));
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     LayerLists& lists = layers_[l];
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
     lists.slots = size(slots_);
-    slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
+    slots_.resize(slots_.size() + size_t{padded_} * llm_.kv_heads, {kNoBlock, 0});
     if (kv_entries_.packed())
       dequantized_slots_.resize(slots_.size()), kv_entries_.packed_heads().begin_layer();
     if (pages_ != nullptr) pages_->begin_layer();
@@ -49,6 +49,10 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.fused.first = size(fused_);
     for (Work& work : work_) {
       for (uint32_t h = 0; h < llm_.kv_heads && work.rows.tokens > 0; ++h) add_head(l, h, &work);
+    }
+    for (uint32_t row = rows_; row < padded_; ++row) {
+      for (uint32_t h = 0; h < llm_.kv_heads; ++h)
+        decodes_.push_back({row * llm_.query_heads + h * (llm_.query_heads / llm_.kv_heads), 0, 0, 0});
     }
     lists.decodes.count = size(decodes_) - lists.decodes.first;
     lists.chunks.count = size(chunks_) - lists.chunks.first;
@@ -88,17 +92,27 @@ void CompressedCache::send_lists(const StepStream& on) {
   scores_->reserve_attention_scores(attention_scores);
 }
 
-// Then every layer has a decode for each row and KV head, and nothing else. Packed KV entries have more
-// lists.
+// Whether the step has decodes alone, of which nothing is captured, gathered or compressed. Packed KV entries
+// have more lists.
+bool CompressedCache::has_decodes_alone() const {
+  if (probing_.has_value() || kv_entries_.packed() || partition_ != nullptr) return false;
+  return attention_.decode_takes() && std::all_of(work_.begin(), work_.end(), [&](const Work& work) {
+           return work.compression == nullptr && work.rows.tokens == 1 && !scores_->observes(work.rows) &&
+                  scores_->capture_range(work.rows).count == 0;
+         });
+}
+
+// Rows of no request, which read and write nothing, up to `size` rows.
+void CompressedCache::pad(uint32_t size, StepRows* rows) {
+  for (; padded_ < size; ++padded_, ++rows->padding) rows->positions.push_back(0);
+  KVT_CHECK(padded_ <= memory_.rows_max);
+}
+
+// Then every layer has a decode for each row and KV head, and nothing else.
 bool CompressedCache::repeats(StepGraphKey* graph_key) const {
-  if (work_.empty() || probing_.has_value() || kv_entries_.packed() || partition_ != nullptr) return false;
-  for (const Work& work : work_) {
-    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->capture_range(work.rows).count > 0)
-      return false;
-  }
-  if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;
-  if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||
-      !score_heads_.empty())
+  if (padded_ == 0 || !has_decodes_alone()) return false;
+  if (decodes_.size() != size_t{padded_} * llm_.kv_heads * llm_.layers) return false;
+  if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty())
     return false;
   lists_.add_to(graph_key, at_.slots);
   lists_.add_to(graph_key, at_.decodes);

@@ -237,6 +237,15 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
   return std::move(*twin);
 }
 
+inline cuda::CudaEngineConfig engine_config(const CoreConfig& config) {
+  cuda::CudaEngineConfig own;
+  own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu;
+  own.pages_host = config.pages_host, own.row_sizes = config.capture_sizes;
+  own.rows_max = config.step_tokens_max, own.samples_max = config.requests_max;
+  own.poison = true;
+  return own;
+}
+
 inline PairedEngines run_both(const ExpectedOutcome& what) {
   const auto problem = validate_core_config(what.config);
   REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
@@ -244,11 +253,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
   cpu::IdentityTokens tokens(
       {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
-  cuda::CudaEngineConfig own;
-  own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
-  own.pages_host = what.config.pages_host;
-  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.requests_max;
-  own.poison = true;
+  const cuda::CudaEngineConfig own = engine_config(what.config);
   PairedEngines* record = nullptr;
   kernels::ScoreSpec score = score_of(what.config);
   if (what.adjust) what.adjust(&score);
