@@ -11,12 +11,6 @@ using namespace when;
 constexpr CombinationRow kEngineRows[] = {
     {kEngines,
      kNotBuilt,
-     {kPartition},
-     [](Given c) { return c.partition != PartitionKind::kUniform; },
-     "partition {partition} is priced by the simulator only; the engines divide all heads alike",
-     "set partition: uniform"},
-    {kEngines,
-     kNotBuilt,
      {kPrecision},
      [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
      "precision {precision} with per-channel keys is priced by the simulator only",
@@ -70,6 +64,20 @@ constexpr CombinationRow kEngineRows[] = {
      "choose layout compact or ragged"},
 
     // What has no kernel yet.
+    {kCudaOnly,
+     kNotBuilt,
+     {kPartition, kLayout},
+     [](Given c) { return lists_splits(c.partition) && !(c.drops() && (c.moves() || c.ring())); },
+     "partition {partition} lists the splits of decodes on CUDA for layouts whose heads hold different "
+     "entries in whole pages, not for layout {layout}",
+     "set partition: uniform or stream_k, layout: ragged, compact or ring, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kPartition, kPrecision, kRetrieval},
+     [](Given c) { return lists_splits(c.partition) && (c.precision.packed() || c.chooses()); },
+     "partition {partition} lists the splits of decodes that read all entries in bf16 on CUDA, not those of "
+     "precision {precision} and retrieval {retrieval}",
+     "set partition: uniform or stream_k, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kPrecision, kRetrieval},

@@ -91,7 +91,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   if (count == 0) return;
   KVT_CHECK(count <= memory_.rows_max);
   std::vector<Work> step = std::move(work_);
-  const uint32_t step_rows = rows_;
+  const uint32_t step_rows = rows_, step_padded = padded_;
   Work work;
   work.request = of->request;
   work.rows = {.request = of->rows.request,
@@ -104,7 +104,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
                .staged = true};
   work_.clear();
   work_.push_back(std::move(work));
-  rows_ = count;
+  rows_ = padded_ = count;
   write_lists(on);
   std::vector<uint32_t> positions;
   for (uint32_t i = 0; i < count; ++i) positions.push_back(work_[0].rows.phase + i);
@@ -118,7 +118,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   on.timer->end();
   must(cudaStreamSynchronize(on.stream), "probe rows", 0, [&] { return fmt::format("{} rows", count); });
   work_ = std::move(step);
-  rows_ = step_rows;
+  rows_ = step_rows, padded_ = step_padded;
 }
 
 // Soft tokens: all KV entries, and the rows themselves. A repeated part: sinks, the part, and the rows
