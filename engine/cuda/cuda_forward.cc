@@ -95,8 +95,9 @@ void CudaForward::walk(const DeviceRows& rows, const float* values, LayerAttenti
   uint32_t attended = 0;  // layers
   for (size_t i = 0; i < operations.size(); ++i) {
     const ListedOperation& one = operations[i];
-    if (one.kind == Operation::kUpload) continue;  // sent by those that made the lists
-    if (!is_attention(one.kind)) {
+    // Started before the layers, by those that made the lists.
+    if (one.kind == Operation::kUpload || one.kind == Operation::kRequantise) continue;
+    if (!is_attention(one)) {
       on.timer->begin(one);
       start(one, i + 1 < operations.size() ? operations[i + 1].kind : one.kind, rows, values, attention, on);
     } else if (one.layer == attended) {  // the rest of the layer's operations are the cache's

@@ -62,6 +62,8 @@ class RetrievalBuilder {
              .speculation = spec_.speculation,
              .chooses = retrieves,
              .fills = retrieves,
+             .packed_decodes = !retrieves,
+             .keeps = !retrieves && !compresses,
              .requantises = !retrieves},
             {.plans_layers = compresses,
              .captures = compresses,
@@ -129,6 +131,7 @@ class RetrievalBuilder {
       case Operation::kDecodeAttention:
       case Operation::kChunkAttention:
       case Operation::kRowAttention:
+      case Operation::kPackedAttention:
       case Operation::kKeepQuery:
       case Operation::kCounts:
         if (ops->attention == kNoOp) attend(l, ops);
@@ -138,19 +141,22 @@ class RetrievalBuilder {
       case Operation::kSelect:
       case Operation::kMove:
         compress(l, ops);
-        // Copies of a window's queries are in the price of attention.
-        return graph().add_part(one.kind == Operation::kCapture
-                                    ? spec_.captures ? ops->capture : ops->attention
-                                : one.kind == Operation::kScore  ? ops->score
-                                : one.kind == Operation::kSelect ? ops->select
-                                                                 : ops->compact,
-                                one);
+        return graph().add_part(priced_compression(one, *ops), one);
       default:
         compress(l, ops);
         price(OpKind::kGemm, one, &ops->rest);
         if (one.kind == Operation::kDown && spec_.all_reduces)
           ops->all_reduce = add(OpKind::kAllReduce, compute_, l);
     }
+  }
+
+  // Copies of a window's queries, and of KV entries that are packed later, are in the price of attention.
+  static OpId priced_compression(const ListedOperation& one, const RetrievalLayerOps& ops) {
+    const OpId own = one.kind == Operation::kCapture  ? ops.capture
+                     : one.kind == Operation::kScore  ? ops.score
+                     : one.kind == Operation::kSelect ? ops.select
+                                                      : ops.compact;
+    return own == kNoOp ? ops.attention : own;
   }
 
   void attend(uint16_t l, RetrievalLayerOps* ops) {

@@ -36,6 +36,7 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "counts",
                                            "offload",
                                            "requantise",
+                                           "packed attention",
                                            "layer"};
 static_assert(std::size(kOperationNames) == kOperations);
 
@@ -122,7 +123,8 @@ class Lister {
     add(Operation::kAppend, layer);
     if (compression.state) add(Operation::kCapture, layer);
     rows(attention_.rows, layer);
-    if (attention_.packed_decodes) add(Operation::kDecodeAttention, layer);
+    if (attention_.packed_decodes) add(Operation::kPackedAttention, layer);
+    if (attention_.keeps) add(Operation::kMove, layer);
     if (compression.captures) add(Operation::kCapture, layer);
     if (!compression.in_layers) return;
     for (const Operation kind : {Operation::kScore, Operation::kSelect, Operation::kMove}) add(kind, layer);
@@ -217,23 +219,18 @@ StepList list_attention(const StepListSpec& spec, uint32_t layer) {
 
 StepList list_entering(const StepListSpec& spec) { return Lister(spec).entering(); }
 
-bool is_attention(Operation operation) {
-  switch (operation) {
-    case Operation::kAppend:
-    case Operation::kDecodeAttention:
-    case Operation::kChunkAttention:
-    case Operation::kRowAttention:
-    case Operation::kSummarise:
-    case Operation::kPageScore:
-    case Operation::kChoose:
-    case Operation::kRecall:
-    case Operation::kKeepQuery:
-    case Operation::kCounts:
-    case Operation::kOffload:
-    case Operation::kUnlistedLayer:
-      return true;
-    default:
+bool is_attention(const ListedOperation& operation) {
+  switch (operation.kind) {
+    case Operation::kNorm:
+    case Operation::kQkv:
+    case Operation::kAttentionOut:
+    case Operation::kGateUp:
+    case Operation::kActivation:
+    case Operation::kDown:
+    case Operation::kRequantise:
       return false;
+    default:
+      return operation.layer != kNoLayer;
   }
 }
 

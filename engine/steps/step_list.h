@@ -44,15 +44,16 @@ enum class Operation : uint8_t {
   kMove,       // KV entries on the GPU, to where they stay
   kSummarise,  // pages that the step completes
   kPageScore,
-  kChoose,         // pages: cosine check, top-k, and the moves that follow
-  kRecall,         // pages from the host
-  kKeepQuery,      // for the choice of the next step
-  kCounts,         // of recalled pages, to the host
-  kOffload,        // completed pages, to the host
-  kRequantise,     // KV entries, to fewer bits
-  kUnlistedLayer,  // a cache that is not listed starts the operations of a layer in its own order
+  kChoose,           // pages: cosine check, top-k, and the moves that follow
+  kRecall,           // pages from the host
+  kKeepQuery,        // for the choice of the next step
+  kCounts,           // of recalled pages, to the host
+  kOffload,          // completed pages, to the host
+  kRequantise,       // KV entries, to fewer bits
+  kPackedAttention,  // decodes that read packed pages as they are
+  kUnlistedLayer,    // a cache that is not listed starts the operations of a layer in its own order
 };
-constexpr size_t kOperations = 28;
+constexpr size_t kOperations = 29;
 const char* name_of(Operation operation);
 
 enum class StreamKind : uint32_t { kCompute, kRecall, kOffload };
@@ -116,7 +117,8 @@ struct ListedAttention {
   bool chooses = false;         // some request chooses pages
   bool fills = false;           // some page is completed
   uint32_t uploads = 1;         // copies of work lists
-  bool packed_decodes = false;  // decodes that read packed pages as they are
+  bool packed_decodes = false;  // decodes read packed pages as they are
+  bool keeps = false;           // KV entries that are packed later are kept beside the pages
   bool requantises = false;     // KV entries that age
   friend bool operator==(const ListedAttention&, const ListedAttention&) = default;
 };
@@ -161,8 +163,8 @@ StepList list_attention(const StepListSpec& spec, uint32_t layer);
 // What follows a step in which prompts end whose pages leave the GPU for resident pages: their slots are
 // filled. REQUIRES: pages are recalled.
 StepList list_entering(const StepListSpec& spec);
-// Whether list_attention() lists operations of this kind.
-bool is_attention(Operation operation);
+// Whether list_attention() lists it.
+bool is_attention(const ListedOperation& operation);
 
 }  // namespace kvtwin
 

@@ -118,7 +118,8 @@ transfers, and the slack of each operation.
   --out=FILE            the graph for Graphviz: streams as clusters, the critical path in red, predicated
                         operations dashed, those that do not run dotted, background ones rounded
   --layers=FROM..TO     layers of the graph; default: all
-  --format=table        or json, jsonl, csv: one record per operation
+  --format=table        or json, jsonl, csv: one record per operation. Its field `starts` names the operations that the
+                        CUDA engine starts for it
   --set=FIELD=VALUE     change a field; may be repeated
 
 The slack of background operations assumes an equal next step. Copies are priced without contention for links.

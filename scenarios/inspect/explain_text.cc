@@ -107,6 +107,13 @@ std::string table(const ExplainedStep& step, const std::string& title) {
   return out;
 }
 
+// The operations that the CUDA engine starts, and this one prices; kernels that have no rows included.
+std::string starts_of(const StepGraph& graph, OpId id) {
+  std::vector<std::string_view> names;
+  for (const ListedOperation& part : graph.parts(id)) names.emplace_back(name_of(part.kind));
+  return fmt::format("{}", fmt::join(names, "; "));
+}
+
 // One operation as names and values; `quote` encloses text.
 std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep& step, uint32_t i,
                                                              std::string_view quote) {
@@ -127,7 +134,8 @@ std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep
           {"bytes", fmt::to_string(graph.bytes(OpId{i}))},
           {"critical", step.waits[i].critical ? "true" : "false"},
           {"slack_ns", slack == kNobodyWaits ? none : ns(slack)},
-          {"stalled_ns", ns(step.waits[i].stalled)}};
+          {"stalled_ns", ns(step.waits[i].stalled)},
+          {"starts", text(starts_of(graph, OpId{i}))}};
 }
 
 std::string records(const ExplainedStep& step, OutputFormat format) {

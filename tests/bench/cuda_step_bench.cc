@@ -199,7 +199,8 @@ void step(benchmark::State& state, const char* name, uint32_t requests, uint32_t
       const bool product = operation == Operation::kQkv || operation == Operation::kAttentionOut ||
                            operation == Operation::kGateUp || operation == Operation::kDown ||
                            operation == Operation::kLogits;
-      if (product || operation == Operation::kDecodeAttention || operation == Operation::kChunkAttention)
+      if (product || operation == Operation::kDecodeAttention || operation == Operation::kChunkAttention ||
+          operation == Operation::kPackedAttention)
         main += each[kind];
       state.counters[std::string("us ") + name_of(operation)] = each[kind];
     }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -84,6 +86,51 @@ TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical
     CHECK((recalls > 0) == (method != "dense" && method != "quest"));
     // Exposed time is a part of the computing stream's waiting time.
     CHECK(line_ms(table.out, "transfers, exposed") <= stalled / 1e6 + 1e-3);
+  }
+}
+
+TEST_CASE("explain cli: a step prices all that the CUDA engine starts") {
+  const Folder folder;
+  const struct {
+    const char* scenario;
+    const char* shape;
+    const char* list;  // of tests/golden/operations
+  } rows[] = {{"dense", "decodes=4,context=4096", "dense_decode"},
+              {"dense", "decodes=4,context=4096,chunks=1,chunk_tokens=512", "dense_mixed"},
+              {"quest", "decodes=4,context=32768", "quest_fills"},
+              {"freekv", "decodes=4,context=32768", "freekv_fills"},
+              {"arkvale", "decodes=4,context=32768", "arkvale_fills"},
+              {"tiny/snapkv", "chunks=1,chunk_tokens=512,compress=1", "snapkv_compresses"},
+              {"tiny/intentkv", "chunks=1,chunk_tokens=512,compress=1", "intentkv_compresses"},
+              {"tiny/tangram", "decodes=4,context=512", "tangram_decode"},
+              {"tiny/triaxial", "decodes=4,context=512", "triaxial_decode"}};
+  for (const auto& row : rows) {
+    CAPTURE(row.list);
+    const Outcome csv =
+        run_kvtwin(folder, words(row.scenario, {"--shape=" + std::string(row.shape), "--format=csv"}));
+    REQUIRE_MESSAGE(csv.status == 0, csv.err);
+    // By layer, "" outside of layers.
+    std::map<std::string, std::vector<std::string>> priced;
+    for (const Row& one : rows_of(csv.out)) {
+      std::istringstream starts(one.at("starts"));
+      std::string name;
+      while (std::getline(starts >> std::ws, name, ';')) priced[one.at("layer")].push_back(name);
+    }
+    std::ifstream list(KVTWIN_SOURCE_DIR "/tests/golden/operations/" + std::string(row.list) + ".txt");
+    REQUIRE(list.is_open());
+    std::string line;
+    size_t found = 0;
+    while (std::getline(list, line)) {
+      std::string name = line.substr(line.find(": ") + 2);
+      const size_t bracket = name.find('[');
+      const std::string layer = bracket < name.find(" after") ? name.substr(bracket + 1, 1) : "";
+      name = name.substr(0, std::min({bracket, name.find(" after"), name.find(" records")}));
+      if (layer != "" && layer != "1") continue;
+      const std::vector<std::string>& all = priced[layer];
+      CHECK_MESSAGE(std::find(all.begin(), all.end(), name) != all.end(), name << " in layer " << layer);
+      ++found;
+    }
+    CHECK(found > 10);
   }
 }
 

@@ -45,8 +45,14 @@ inline StepListSpec retrieving_list(RetrievalKind kind, bool speculation, const 
 }
 
 // `rows` read staged KV entries; decodes read packed pages as they are.
-inline StepListSpec packed_list(const AttentionRows& rows, bool decodes, uint32_t uploads) {
-  return {3, decodes, {.listed = true, .rows = rows, .uploads = uploads, .packed_decodes = decodes}};
+inline StepListSpec packed_list(const AttentionRows& rows, bool decodes, bool keeps) {
+  return {3,
+          decodes,
+          {.listed = true,
+           .rows = rows,
+           .uploads = decodes ? 3u : 2u,
+           .packed_decodes = decodes,
+           .keeps = keeps}};
 }
 
 // Pages of head groups, whose lists are sent beside the step's rows.
@@ -88,8 +94,8 @@ inline std::vector<NamedList> named_lists() {
       {"tangram_compresses",
        dropping_list(kChunks, true, {.plans_layers = true, .state = true, .in_layers = true}), false, true,
        kInLayers},
-      {"triaxial_decode", packed_list({}, true, 3)},
-      {"triaxial_chunk", packed_list(kChunks, false, 2)}};
+      {"triaxial_decode", packed_list({}, true, false)},
+      {"triaxial_chunk", packed_list(kChunks, false, true)}};
 }
 
 }  // namespace kvtwin::testing

@@ -240,7 +240,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
   if (lists.fused.count > 0) {
-    on.timer->begin(Operation::kDecodeAttention, layer);
+    on.timer->begin(Operation::kPackedAttention, layer);
     kv_entries_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
                                       kv_entries_.columns(), tensors, on.stream);
   }

@@ -74,7 +74,8 @@ void MixedPrecisionCache::poison(PageId page, cudaStream_t stream) {
 void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                                 const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
-  if (offset == 0 && !launch.requantisations.empty()) age(launch.requantisations, on);
+  aged_ = offset == 0 && !launch.requantisations.empty();
+  if (aged_) age(launch.requantisations, on);
   taken_.clear();
   kv_entries_.place(launch, offset, entries, &request_parts_, &taken_);
   for (const PageId page : taken_) {
@@ -228,12 +229,26 @@ bool MixedPrecisionCache::repeats(StepGraphKey* graph_key) const {
          staged_.repeats() && fused_.repeats();
 }
 
+ListedAttention MixedPrecisionCache::listed(const DeviceRows& rows) const {
+  return {.listed = true,
+          .rows = rows_present(rows),
+          .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
+          .packed_decodes = fused_.has_rows(),
+          .keeps = staged_.keeps(),
+          .requantises = aged_};
+}
+
 void MixedPrecisionCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                                  const StepStream& on) {
-  staged_.stage(layer, tensors, rows, pools_, &waiting_, on);
-  staged_.attend(layer, tensors, rows, on);
-  fused_.attend(layer, tensors, pools_, on);
-  staged_.keep(layer, waiting_, on.stream);
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    on.timer->begin(one);
+    if (one.kind == Operation::kPackedAttention) {
+      fused_.attend(layer, tensors, pools_, on.stream);
+    } else {
+      staged_.start(one, tensors, rows, pools_, &waiting_, on.stream);
+    }
+  }
 }
 
 void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {

@@ -30,6 +30,7 @@ class PackedAttention {
   static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows,
                                       uint32_t pages, bool staged = false);
   bool ready() const { return shape_.sequences > 0; }
+  bool has_rows() const { return !sequences_.empty(); }  // of the step
 
   void clear();
   // What a row reads of one pool: the first `tokens` KV entries of `pages`, laid end to end.
@@ -46,7 +47,7 @@ class PackedAttention {
   void plan(const StepStream& on);
   // `staged`: the staged pages, if some rows read them.
   void attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
-              const StepStream& on, const void* staged = nullptr);
+              cudaStream_t stream, const void* staged = nullptr);
 
  private:
   PackedDecodeArgs args() const;

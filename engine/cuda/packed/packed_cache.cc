@@ -259,12 +259,25 @@ bool PackedCache::repeats(StepGraphKey* graph_key) const {
   return even_;
 }
 
+ListedAttention PackedCache::listed(const DeviceRows& rows) const {
+  return {.listed = true,
+          .rows = rows_present(rows),
+          .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
+          .packed_decodes = fused_.has_rows(),
+          .keeps = staged_.keeps()};
+}
+
 void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                          const StepStream& on) {
-  staged_.stage(layer, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on);
-  staged_.attend(layer, tensors, rows, on);
-  fused_.attend(layer, tensors, {&pool_, 1}, on, kivi() ? staged_.pages() : nullptr);
-  if (kivi()) staged_.keep(layer, exact_, on.stream);
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    on.timer->begin(one);
+    if (one.kind == Operation::kPackedAttention) {
+      fused_.attend(layer, tensors, {&pool_, 1}, on.stream, kivi() ? staged_.pages() : nullptr);
+    } else {
+      staged_.start(one, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on.stream);
+    }
+  }
 }
 
 void PackedCache::notify(const Command& command) {

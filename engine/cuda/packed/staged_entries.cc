@@ -163,28 +163,34 @@ void StagedEntries::pack(const PackedPages& to, uint32_t layer, const KvEntrySpa
 
 void StagedEntries::stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                           std::span<const PackedPages> pools, const ExactEntries* exact,
-                          const StepStream& on) {
+                          cudaStream_t stream) {
   KVT_CHECK(pools.size() <= spans_.size());
-  on.timer->begin(Operation::kAppend, layer);
   if (poison_) {
-    must(cudaMemsetAsync(pool(), 0xff, pages_.bytes(), on.stream), "poisoning", pages_.bytes(),
+    must(cudaMemsetAsync(pool(), 0xff, pages_.bytes(), stream), "poisoning", pages_.bytes(),
          [] { return std::string(); });
   }
-  attention_.append(tensors, rows, pool(), on.stream);
+  attention_.append(tensors, rows, pool(), stream);
   for (const SpansAt& at : at_) {
     if (exact != nullptr)
-      copy(at.from_exact, exact->layer(layer), pool(), "copy of exact KV entries", on.stream);
-    copy(at.gathered, pool(), pool(), "gathering of KV entries", on.stream);
+      copy(at.from_exact, exact->layer(layer), pool(), "copy of exact KV entries", stream);
+    copy(at.gathered, pool(), pool(), "gathering of KV entries", stream);
   }
   for (size_t i = 0; i < pools.size(); ++i)
-    pack(pools[i], layer, upload_.at(at_[i].packed), at_[i].packed.count, on.stream);
+    pack(pools[i], layer, upload_.at(at_[i].packed), at_[i].packed.count, stream);
   for (size_t i = 0; i < pools.size(); ++i)
-    unpack(pools[i], layer, upload_.at(at_[i].unpacked), at_[i].unpacked.count, on.stream);
+    unpack(pools[i], layer, upload_.at(at_[i].unpacked), at_[i].unpacked.count, stream);
 }
 
-void StagedEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                           const StepStream& on) {
-  attention_.attend(layer, tensors, rows, pool(), on.stream, on.timer);
+bool StagedEntries::keeps() const {
+  return std::any_of(at_.begin(), at_.end(), [](const SpansAt& at) { return at.to_exact.count > 0; });
+}
+
+void StagedEntries::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+                          std::span<const PackedPages> pools, const ExactEntries* exact,
+                          cudaStream_t stream) {
+  if (one.kind == Operation::kAppend) return stage(one.layer, tensors, rows, pools, exact, stream);
+  if (one.kind == Operation::kMove) return keep(one.layer, *exact, stream);
+  attention_.start(one, tensors, rows, pool(), stream);
 }
 
 void StagedEntries::keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream) {

@@ -87,13 +87,14 @@ class StagedEntries {
   std::vector<StagedSpans>& spans() { return spans_; }
 
   void plan(const DeviceRows& rows, const StepStream& on) { attention_.plan(rows, pool(), on.stream); }
-  // `pools`: as many as spans(). `exact`: null if nothing is.
-  void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-             std::span<const PackedPages> pools, const ExactEntries* exact, const StepStream& on);
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
+  // Whether the step keeps exact KV entries.
+  bool keeps() const;
+  // Starts an operation of a layer: append (staging and packing included), a kernel of attention, or the move
+  // of exact KV entries. `pools`: as many as spans(). `exact`: null if nothing is.
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             std::span<const PackedPages> pools, const ExactEntries* exact, cudaStream_t stream);
   // Pages of kStagedPage KV entries, for who reads them otherwise.
   const void* pages() const { return pool(); }
-  void keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream);
 
   // Between one pool and staged KV entries, outside of steps: what was opened since clear(), for which pages
   // are taken first. `spans` are on the device.
@@ -108,6 +109,9 @@ class StagedEntries {
     ListAt<KvEntrySpan> from_exact, gathered, packed, unpacked, to_exact;
   };
   Result<void> allocate(uint64_t kv_entries);
+  void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+             std::span<const PackedPages> pools, const ExactEntries* exact, cudaStream_t stream);
+  void keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream);
   __nv_bfloat16* pool() const { return pages_.as<__nv_bfloat16>(); }
   ConvertArgs args(const ListAt<KvEntrySpan>& spans) const;
   void copy(const ListAt<KvEntrySpan>& spans, const __nv_bfloat16* source, __nv_bfloat16* target,

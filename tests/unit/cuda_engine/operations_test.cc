@@ -4,32 +4,17 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <fstream>
-#include <set>
-#include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "engine/cuda/packed/packed.h"
-#include "tests/support/source_dir.h"
-#include "tests/support/step_lists.h"
 #include "tests/unit/cuda_engine/compress_both.h"
+#include "tests/unit/cuda_engine/issued_lists.h"
 #include "tests/unit/cuda_engine/retrieved_run.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
-
-using Texts = std::set<std::string>;
-
-std::string committed(const std::string& name) {
-  std::ostringstream out;
-  out << std::ifstream(source_dir() + "/tests/golden/operations/" + name + ".txt").rdbuf();
-  return out.str();
-}
 
 // The lists that hand-made steps start.
 std::vector<std::string> dense_steps(const LlmSpec& llm) {
@@ -53,17 +38,17 @@ std::vector<std::string> dense_steps(const LlmSpec& llm) {
 }
 
 // The different lists that a run of retrieval starts.
-Texts retrieving_steps(const std::string& method) {
+ListTexts retrieving_steps(const std::string& method) {
   const OnDevice d(retrieval_model(64, 8, 2));
-  Texts out;
+  ListTexts out;
   run_on_cuda(setting_of(method, method == "freekv" ? 0 : 2), *d.model, d.llm, {}, {}, 64,
               [&](const LaunchStep&, uint32_t, const StepList& issued) { out.insert(issued.text()); });
   return out;
 }
 
 // Of every step of `kind`: with any rows, choices and completed pages.
-Texts possible_lists(RetrievalKind kind, bool speculation) {
-  Texts out;
+ListTexts possible_lists(RetrievalKind kind, bool speculation) {
+  ListTexts out;
   for (uint32_t bits = 1; bits < 64; ++bits) {
     const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
     NamedList list{"", retrieving_list(kind, speculation, {bit(0), bit(1), false}, bit(2), bit(3), bit(4)),
@@ -74,8 +59,8 @@ Texts possible_lists(RetrievalKind kind, bool speculation) {
 }
 
 // Of every step of a method that drops KV entries.
-Texts possible_drops(bool state, bool in_layers, bool moves) {
-  Texts out;
+ListTexts possible_drops(bool state, bool in_layers, bool moves) {
+  ListTexts out;
   for (uint32_t bits = 1; bits < 128; ++bits) {
     const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
     const uint32_t behind = in_layers ? 0 : (bit(5) ? 1 : 0) + (bit(6) ? 2 : 0);
@@ -91,36 +76,6 @@ Texts possible_drops(bool state, bool in_layers, bool moves) {
   return out;
 }
 
-void check_lists(const Texts& found, const Texts& possible, const std::string& method) {
-  MESSAGE(method << ": " << found.size() << " different lists");
-  for (const std::string& one : found) CHECK_MESSAGE(possible.contains(one), method << " starts\n" << one);
-  for (const NamedList& list : named_lists()) {
-    if (list.name.starts_with(method)) CHECK_MESSAGE(found.contains(committed(list.name)), list.name);
-  }
-}
-
-// The different lists that hand-made steps over packed pages start.
-Texts packed_steps(const LlmSpec& llm) {
-  constexpr RequestId kA{1};
-  const ModelWeights weights = ModelWeights::random(llm, 7);
-  const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
-  GivenTokens tokens;
-  tokens.give(kA, random_tokens(3, 90, llm.vocab), 41);
-  Texts out;
-  cuda::CudaEngineConfig config;
-  config.page_tokens = 32, config.pages_gpu = 60, config.rows_max = 128, config.samples_max = 16;
-  config.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { out.insert(issued.text()); };
-  Result<cuda::OwnedCache> cache = cuda::make_mixed_precision({30, 32, true}, {32, 60, 0, 128, true}, &llm);
-  REQUIRE(cache.has_value());
-  auto engine = cuda::CudaEngine::make(config, device.get(), &tokens, std::move(*cache));
-  REQUIRE(engine.has_value());
-  EngineSteps<cuda::CudaEngine> steps(32, 30, 0, std::move(*engine));
-  steps.begin(kA);
-  steps.run({{kA, 40, false}});
-  for (int i = 0; i < 5; ++i) steps.run({{kA, 1}});
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("cuda: dense steps start the operations of their lists") {
@@ -129,11 +84,11 @@ TEST_CASE("cuda: dense steps start the operations of their lists") {
   llm.head_dim = 64;
   const std::vector<std::string> found = dense_steps(llm);
   REQUIRE(found.size() == 3);
-  CHECK(found[0] == committed("dense_chunk"));
-  CHECK(found[1] == committed("dense_decode"));
-  CHECK(found[2] == committed("dense_mixed"));
+  CHECK(found[0] == committed_list("dense_chunk"));
+  CHECK(found[1] == committed_list("dense_decode"));
+  CHECK(found[2] == committed_list("dense_mixed"));
   llm.head_dim = 16;  // neither attention_decode nor attention_prefill takes them
-  CHECK(dense_steps(llm).at(1) == committed("dense_rows"));
+  CHECK(dense_steps(llm).at(1) == committed_list("dense_rows"));
 }
 
 TEST_CASE("cuda: steps of retrieval start the operations of their lists") {
@@ -154,16 +109,9 @@ TEST_CASE("cuda: steps that drop KV entries start the operations of their lists"
               {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true, true}};
   for (const auto& row : rows) {
     ExpectedOutcome what{.llm = llm, .config = cuda_config(row.method, llm), .seed = 2};
-    Texts found;
+    ListTexts found;
     what.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
     run_both(what);
     check_lists(found, possible_drops(row.state, row.in_layers, row.moves), row.name);
   }
-}
-
-TEST_CASE("cuda: steps over two packed formats start the operations of their lists") {
-  const AttentionRows chunks{false, true, false};
-  check_lists(packed_steps(retrieval_model(64, 8, 2)),
-              {list_step(packed_list({}, true, 3)).text(), list_step(packed_list(chunks, false, 2)).text()},
-              "triaxial");
 }

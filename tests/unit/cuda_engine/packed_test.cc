@@ -19,6 +19,7 @@
 #include "tests/support/script_client.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
+#include "tests/unit/cuda_engine/issued_lists.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -369,7 +370,8 @@ struct Totals {
 };
 
 // A whole run with a policy under pressure. `fused` false: all pages are unpacked before attention.
-void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals) {
+void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals,
+               ListTexts* issued = nullptr) {
   CAPTURE(precision);
   CAPTURE(seed);
   const LlmSpec llm = models()[seed % 3];
@@ -391,6 +393,9 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
   own.rows_max = 128, own.samples_max = config.requests_max, own.poison = true;
+  if (issued != nullptr) {
+    own.issued = [=](const LaunchStep&, uint32_t, const StepList& list) { issued->insert(list.text()); };
+  }
   const auto gpu =
       take(cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, fused)));
   cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm));
@@ -433,4 +438,17 @@ TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preem
     CHECK(totals.dequantized > 0);
     CHECK(totals.requantisations > 0);
   }
+}
+
+TEST_CASE("cuda: steps over two packed formats start the operations of their lists") {
+  ListTexts found, possible;
+  Totals ignored;
+  for (const uint64_t seed : {1, 3, 4, 6}) check_run("triaxial", seed, true, &ignored, &found);
+  for (uint32_t bits = 1; bits < 64; ++bits) {
+    const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    StepListSpec spec = packed_list({bit(0), bit(1), false}, bit(2), bit(3));
+    spec.attention.requantises = bit(4), spec.samples = bit(5);
+    possible.insert(list_step(spec).text());
+  }
+  check_lists(found, possible, "triaxial");
 }
