@@ -126,12 +126,6 @@ constexpr CombinationRow kPolicyRows[] = {
      "scorer"},
     {kEverywhere,
      kNotBuilt,
-     {kPageOrder, kLayout, kPrefixCache},
-     [](Given c) { return checkpoints(c) && c.oldest_first; },
-     "page_order OLDEST_FIRST is one queue of pages by age, but a compressed prefix goes as a whole",
-     "set page_order: LOWEST_FIRST, or prefix_cache: false"},
-    {kEverywhere,
-     kNotBuilt,
      {kRetrieval, kLayout, kPrefixCache},
      [](Given c) { return checkpoints(c) && c.chooses(); },
      "retrieval {retrieval} summarises pages, and the summaries of a compressed prefix are not copied yet",
@@ -143,13 +137,6 @@ constexpr CombinationRow kPolicyRows[] = {
      "precision {precision} keeps a request's newest KV entries outside its pages, which a compressed prefix "
      "would lack",
      "set prefix_cache: false, or another precision"},
-    {kEverywhere,
-     kNotBuilt,
-     {kAdmission, kBudget, kPrefixCache},
-     [](Given c) { return checkpoints(c) && !c.budget.known_at_admission() && c.reserves_fully; },
-     "admission FULL_RESERVATION sets pages aside for what budget {budget} may leave, which does not count "
-     "the copies of compressed prefixes",
-     "set admission: WATERMARK, or prefix_cache: false"},
 
     // Formats.
     {kEverywhere,

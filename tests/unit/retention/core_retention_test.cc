@@ -393,6 +393,29 @@ TEST_CASE(
   )");
 }
 
+// r1 has 5 + 4 KV entries after its first chunk, in 2 + 1 pages, of which 1 + 0 are complete. With 9 more
+// tokens it needs 4 + 4 pages: 7 besides the complete one, and 1 + 1 for the tail of its second chunk. r2
+// needs 3 + 3 pages, and 1 + 1 for a tail.
+TEST_CASE("X-4 prefix checkpoints: full reservation includes the copies of tails that the data decides") {
+  CoreConfig config = small("ragged", "top_per_layer");
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  config.prefix_cache = true;
+  config.policies.identity = "shared";
+  config.admission = AdmissionKind::kFullReservation;
+  config.pages_gpu = 3 + 9 + 8;
+  check(config, CompressionTrigger::kChunkEnd, R"(
+    arrive r1 prompt=16 output=1 is=a:16      launch s1 r1:8 cut r1:0-8:?       held 4
+    arrive r2 prompt=8 output=1 is=b:8        -                                 held 4
+    done s1 retained=5,4                      launch s2 r1:8 r2:8 cut r1:7-16:? cut r2:0-8:?   held 13
+  )");
+  --config.pages_gpu;
+  check(config, CompressionTrigger::kChunkEnd, R"(
+    arrive r1 prompt=16 output=1 is=a:16      launch s1 r1:8 cut r1:0-8:?       held 4
+    arrive r2 prompt=8 output=1 is=b:8        -                                 held 4
+    done s1 retained=5,4                      launch s2 r1:8 cut r1:7-16:?      held 9
+  )");
+}
+
 TEST_CASE(
     "X-5 prefix checkpoints: the first of two equal requests creates it; separate sessions share nothing") {
   CoreConfig config = sharing();
