@@ -119,12 +119,14 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
+  const auto& instruction = scenario.values.cpu().repeat_instruction();
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
-                    .ask_response = scenario.values.cpu().judge_tokens() == "response"};
+                     .ask_response = scenario.values.cpu().judge_tokens() == "response",
+                     .repeat_instruction = {instruction.begin(), instruction.end()}};
   Errors errors;  // compose() has reported them
   options.partition = load_partition(scenario, weights->llm(), &errors);
   options.planned = planned_fractions(config.policies, options.partition);

@@ -11,7 +11,7 @@
 #   SOFTMAX=prompt    soft tokens rank by attention that is renormalised over the prompt; kernel: by a serving
 #                     kernel's, which they share. CUDA computes the latter alone
 #   BACKEND=cpu BATCH=8 JOBS=(cores) CONTEXTS=16 (of the hit rates) BUDGETS=1,5 (of the answers, %)
-#   PARTS=hits,answers
+#   PARTS=hits,answers PER_SESSION=1 (questions of a session, for the answers)
 set -euo pipefail
 shopt -s nullglob
 
@@ -79,8 +79,8 @@ answers() {
   echo
   echo '```'
   "$kvtwin" evaluate "$sets"/*.textproto --tasks="$tasks" --budgets="$budgets" --tokens="$tokens" \
-    --questions="$questions" --per-session=1 --paired=snapkv --backend="$backend" --batch="$batch" --jobs="$jobs" \
-    --set=memory.gpu_pages=$((batch * tokens / 8 + 4000)) --quiet --out="$work/out"
+    --questions="$questions" --per-session="${PER_SESSION:-1}" --paired=snapkv --backend="$backend" --batch="$batch" \
+    --jobs="$jobs" --set=memory.gpu_pages=$((batch * tokens / 8 + 4000)) --quiet --out="$work/out"
   echo '```'
 }
 [[ $parts != *hits* ]] || hit_rates

@@ -8,11 +8,11 @@
 # newest, multi_key asks for any fact. The first two are asked twice: with the whole session as context, where earlier
 # turns hold answers, and with --drop-turns, where a turn's question and answer leave the context when it ends. A twelfth
 # to three quarters of a session of 384 tokens are retained. Every cell is paired with `query`, the rule without a memory,
-# question by question.
+# question by question. Environment: PARTS=dropped,kept.
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
-questions=${2:-504}
+questions=${2:-504} parts=${PARTS:-dropped,kept}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/common.sh"
 work_in "${3:-}"
@@ -27,17 +27,17 @@ for gamma in 0.5 0.9 1; do set_of "max_$gamma" "memory: \"max_over_turns\" gamma
 policy_set residual intent_residual
 policy_set full full
 
-# ask TITLE TASK OPTION...
+# ask TITLE TASK BUDGETS OPTION...
 ask() {
   echo "## $1: exact answers of $questions questions, 12 to a session"
   echo
   echo '```'
-  "$kvtwin" evaluate "$sets"/*.textproto --tasks="$2" --budgets=32,64,96,192,288 --questions="$questions" --per-session=12 \
-    --paired=query --jobs="$(nproc)" --quiet --out="$work/${1// /_}" "${@:3}"
+  "$kvtwin" evaluate "$sets"/*.textproto --tasks="$2" --budgets="$3" --questions="$questions" --per-session=12 \
+    --paired=query --jobs="$(nproc)" --quiet --out="$work/${1// /_}" "${@:4}"
   echo '```'
   echo
 }
-ask 'refined_goal, turns dropped' refined_goal --drop-turns
-ask 'asked_again, turns dropped' asked_again --drop-turns
-ask 'refined_goal' refined_goal
-ask 'multi_key' multi_key
+[[ $parts != *dropped* ]] || ask 'refined_goal, turns dropped' refined_goal 64,96 --drop-turns
+[[ $parts != *dropped* ]] || ask 'asked_again, turns dropped' asked_again 64,96 --drop-turns
+[[ $parts != *kept* ]] || ask 'refined_goal' refined_goal 32,64,96,192,288
+[[ $parts != *kept* ]] || ask 'multi_key' multi_key 32,64,96,192,288

@@ -369,13 +369,17 @@ void repeat(TaskSession* s) {
   repeat_document(s, items(facts(s, std::min(kKeys, body / 6))), body);
 }
 
-// Facts, links or filler alone, few or many: a model that learns from these documents repeats any.
+// Documents of drawn sizes, of facts, links or filler alone: a model that learns from them repeats any. With
+// one size of documents it would learn the distance between a token and its copy instead.
 void repeat_any(TaskSession* s) {
+  constexpr uint32_t kLeast = 16;
   open(s);
-  const uint32_t body = (s->left() - kAroundRepeat) / 2;
-  const bool links = s->below(2) == 1;
-  const uint32_t count = s->below(1 + std::min(links ? kKeys / 3 : kKeys, body / (links ? 9 : 4)));
-  repeat_document(s, links ? linked(s, count, 2).items : items(facts(s, count)), body);
+  while (s->left() >= kAroundRepeat + 2 * kLeast) {
+    const uint32_t body = kLeast + s->below((s->left() - kAroundRepeat) / 2 - kLeast + 1);
+    const bool links = s->below(2) == 1;
+    const uint32_t count = s->below(1 + std::min(links ? kKeys / 3 : kKeys, body / (links ? 9 : 4)));
+    repeat_document(s, links ? linked(s, count, 2).items : items(facts(s, count)), body);
+  }
 }
 
 }  // namespace
@@ -399,7 +403,7 @@ const std::vector<NamedTask>& named_tasks() {
       {"refined_goal", "four facts of a goal, asked for in turn and then again and again", refined_goal,
        false},
       {"repeat", "a document is repeated word for word", repeat, false},
-      {"repeat_any", "the same of documents of facts, links or filler alone", repeat_any, false},
+      {"repeat_any", "documents of any size and content, each repeated before the next", repeat_any, false},
   };
   return kAllTasks;
 }

@@ -49,15 +49,10 @@ void CompressedCache::run_soft_tokens(Work* work, const StepStream& on) {
   probe(work, tokens, {}, on);
 }
 
-// As cpu::CompressedCache does: an instruction that the model was not trained on, the end of the part before,
-// and the part itself once more.
+// As cpu::CompressedCache does: an instruction, the end of the part before, and the part itself once more.
 void CompressedCache::run_repeat(Work* work, const StepStream& on) {
-  const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
   const ProbePass& pass = *work->pass;
-  std::vector<uint32_t> tokens(spec.repeat_instruction);
-  for (uint32_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<uint32_t>(draw({options_.config.seed, 0x6b767a6970, i}) % llm_.vocab);
-  }
+  std::vector<uint32_t> tokens = cpu::repeat_instruction(options_.config, llm_.vocab);
   for (uint32_t p = pass.repeated; p < pass.end; ++p) tokens.push_back(access_.token(work->rows.request, p));
   probing_->sinks = options_.config.core.policies.budget_spec.sinks;
   std::vector<float>& scores = work->request->repeated;

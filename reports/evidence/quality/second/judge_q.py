@@ -1,6 +1,6 @@
 """Judge Q by number of soft tokens, recomputed: hit rates of entries that the response's own attention would retain.
 
-  python3 judge_q.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [BUDGET,...] [WEIGHTS] [TOKENS] [SOFTMAX] [TASK]
+  python3 judge_q.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [BUDGET,...] [WEIGHTS] [TOKENS] [SOFTMAX] [TASK] [PROCESSES]
 
 Sessions of TASK (`multi_key`) with TOKENS (2,048) and one question. Entries of a KV head are ranked by attention over the
 prompt, mean over the soft tokens (or the response's four), mean over the group, largest of seven neighbours; the last eight
@@ -9,6 +9,8 @@ the folder of judge_q_N.safetensors (default: the model's). Besides the weights 
 parts of those with 64, four tokens each, and by the prompt's own last eight tokens (SnapKV).
 """
 
+import concurrent.futures
+import functools
 import pathlib
 import sys
 
@@ -17,6 +19,7 @@ import numpy as np
 import tiny
 
 WINDOW, KERNEL, RESPONSE = 8, 7, 4
+CHUNK = 512  # tokens of a prompt that are passed together
 
 
 def ranked(model, cache, prompt, queries, own):
@@ -50,6 +53,26 @@ def hit_rate(scores, wanted, budget):
     return (both / budget).mean()
 
 
+def context_scores(model, soft, own, ids, spans):
+    """Scores of one context by name: the response's, SnapKV's and those of soft tokens."""
+    begin, end, _ = spans[-1]
+    cache, by = tiny.Cache(model, begin + 64), {}
+    for first in range(-(-begin % CHUNK), begin, CHUNK):
+        _, prompt = model.run(model.embed(ids[max(first, 0):first + CHUNK]), cache)
+
+    def rank(x, parts):
+        queries = model.run(x, cache, store=False)[1]
+        for name, first, last in parts:
+            by[name] = ranked(model, cache, begin, [q[first:last] for q in queries], own and first == 0)
+
+    rank(model.embed(ids[begin:begin + RESPONSE]), [("response", 0, RESPONSE)])
+    by["SnapKV"] = ranked(model, cache, begin, [q[-WINDOW:] for q in prompt], False)
+    for n, x in soft.items():
+        quarters = [(f"64 tokens, {at} to {at + 3}", at, at + 4) for at in range(0, 64, 4)]
+        rank(x, [(f"{n} tokens", 0, n)] + (quarters if n == 64 else []))
+    return by
+
+
 def main():
     tool, folder = sys.argv[1:3]
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 16
@@ -60,25 +83,12 @@ def main():
     model, rates = tiny.Model(folder), {}
     files = {n: weights / f"judge_q_{n}.safetensors" for n in (4, 8, 16, 32, 64)}
     soft = {n: tiny.tensors(path)["soft_tokens"] for n, path in files.items() if path.exists()}
-    for ids, spans in tiny.sessions(tool, task, tokens, 1, count):
-        begin, end, _ = spans[-1]
-        cache = tiny.Cache(model, begin + 64)
-        _, prompt = model.run(model.embed(ids[:begin]), cache)
-        by = {}
-
-        def rank(x, parts):
-            queries = model.run(x, cache, store=False)[1]
-            for name, first, last in parts:
-                by[name] = ranked(model, cache, begin, [q[first:last] for q in queries], own and first == 0)
-
-        rank(model.embed(ids[begin:begin + RESPONSE]), [("response", 0, RESPONSE)])
-        wanted = by.pop("response")
-        by["SnapKV"] = ranked(model, cache, begin, [q[-WINDOW:] for q in prompt], False)
-        for n, x in soft.items():
-            parts = [(f"{n} tokens", 0, n)]
-            rank(x, parts + [(f"64 tokens, {at} to {at + 3}", at, at + 4) for at in range(0, 64, 4)] if n == 64 else parts)
-        for name, scores in by.items():
-            rates.setdefault(name, []).append([hit_rate(scores, wanted, budget) for budget in budgets])
+    asked = tiny.sessions(tool, task, tokens, 1, count)
+    with concurrent.futures.ProcessPoolExecutor(int(given.get(9, 1))) as pool:
+        for by in pool.map(functools.partial(context_scores, model, soft, own), *zip(*asked)):
+            wanted = by.pop("response")
+            for name, scores in by.items():
+                rates.setdefault(name, []).append([hit_rate(scores, wanted, budget) for budget in budgets])
     print(f"{task}: hit rates, %, of {count} contexts of {tokens} tokens, +- 1.96 standard errors; retained entries: {', '.join(map(str, budgets))}")
     for name, values in rates.items():
         mean, error = 100 * np.mean(values, 0), 196 * np.std(values, 0, ddof=1) / np.sqrt(len(values))
