@@ -4,8 +4,6 @@
 
 #include "engine/base/check.h"
 #include "engine/common/side_by_side.h"
-#include "engine/methods/chunk_rule.h"
-#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cpu {
 namespace {
@@ -41,33 +39,27 @@ struct Pool {
 }  // namespace
 
 KvEntryBudget::KvEntryBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups)
-    : spec_(set.budget_spec),
-      kv_heads_(set.layout_spec.kv_heads),
-      counted_by_(budget_traits(set.budget).counted_by),
-      page_tokens_(page_tokens),
-      groups_(groups) {}
+    : rule_(set, page_tokens), kv_heads_(set.layout_spec.kv_heads), groups_(groups) {}
 
-// The fraction of ranked KV entries; sinks and window are always retained
-// (docs/design/methods/tangram.md#released-chunks, r_adj).
-uint64_t KvEntryBudget::fraction(uint32_t end) const {
-  return adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
-}
-
-uint32_t KvEntryBudget::expected(uint32_t candidates, uint32_t end) const {
-  if (counted_by_ == CountedBy::kLayerShares) return std::min(candidates, ranked_entries(spec_));
-  return static_cast<uint32_t>(part_up(fraction(end), candidates));
-}
-
-std::vector<uint32_t> KvEntryBudget::counts(std::span<const RankedHead> heads, uint32_t end) const {
-  KVT_CHECK(counted_by_ != CountedBy::kNothing);
-  std::vector<uint32_t> out =
-      counted_by_ == CountedBy::kAllLayers ? across_layers(heads, end) : by_layer(heads, end);
-  finish(heads, end, &out);
+std::vector<GroupEntries> KvEntryBudget::entries(std::span<const RankedHead> heads, uint32_t end) const {
+  std::vector<GroupEntries> out(groups_->groups());
+  for (const RankedHead& head : heads) {
+    const uint32_t fixed = head.first + static_cast<uint32_t>(head.forced.size());
+    out[groups_->group_of(head.head)] = {end, fixed, head.candidates()};
+  }
   return out;
 }
 
-std::vector<uint32_t> KvEntryBudget::by_layer(std::span<const RankedHead> heads, uint32_t end) const {
-  std::vector<std::vector<GroupCount>> found(heads.size() / kv_heads_);
+std::vector<uint32_t> KvEntryBudget::counts(std::span<const RankedHead> heads, uint32_t end) const {
+  KVT_CHECK(rule_.counted_by() != CountedBy::kNothing);
+  return rule_.finish(
+      rule_.counted_by() == CountedBy::kAllLayers ? across_layers(heads, end) : by_layer(heads, end),
+      entries(heads, end));
+}
+
+std::vector<CountRule::Ranked> KvEntryBudget::by_layer(std::span<const RankedHead> heads,
+                                                       uint32_t end) const {
+  std::vector<std::vector<CountRule::Ranked>> found(heads.size() / kv_heads_);
   const auto count = [&](uint32_t l) {
     found[l] = of_layer(heads.subspan(size_t{l} * kv_heads_, kv_heads_), end);
   };
@@ -77,15 +69,13 @@ std::vector<uint32_t> KvEntryBudget::by_layer(std::span<const RankedHead> heads,
   } else {
     side_by_side(static_cast<uint32_t>(found.size()), count);
   }
-  std::vector<uint32_t> out(groups_->groups(), 0);
-  for (const std::vector<GroupCount>& layer : found) {
-    for (const GroupCount& one : layer) out[one.group] = std::max(out[one.group], one.count);
-  }
+  std::vector<CountRule::Ranked> out;
+  for (const std::vector<CountRule::Ranked>& layer : found) out.insert(out.end(), layer.begin(), layer.end());
   return out;
 }
 
-std::vector<KvEntryBudget::GroupCount> KvEntryBudget::of_layer(std::span<const RankedHead> heads,
-                                                               uint32_t end) const {
+std::vector<CountRule::Ranked> KvEntryBudget::of_layer(std::span<const RankedHead> heads,
+                                                       uint32_t end) const {
   Pool pool(heads);
   // Clusters of the layer, in order of first occurrence. A group that spans layers is counted head by head.
   std::vector<uint32_t> clusters, cluster_of;
@@ -99,39 +89,37 @@ std::vector<KvEntryBudget::GroupCount> KvEntryBudget::of_layer(std::span<const R
     cluster_of.push_back(static_cast<uint32_t>(known - clusters.begin()));
     if (known == clusters.end()) clusters.push_back(group);
   }
-  std::vector<GroupCount> out;
-  if (counted_by_ == CountedBy::kLayerShares || !inside) {
+  const uint64_t fraction = rule_.fraction(pool.rows, end);
+  std::vector<CountRule::Ranked> out;
+  if (rule_.counted_by() == CountedBy::kLayerShares || !inside) {
     const uint32_t k = expected(pool.rows, end);
     const std::vector<uint32_t> of_heads =
-        counted_by_ == CountedBy::kLayerShares
+        rule_.counted_by() == CountedBy::kLayerShares
             ? kernels::count_adakv(pool.ranked(), k, k / 5)
-            : kernels::count_flattened(pool.ranked(), part_up(fraction(end), pool.scores.size()));
+            : kernels::count_flattened(pool.ranked(), part_up(fraction, pool.scores.size()));
     for (size_t h = 0; h < of_heads.size(); ++h)
       out.push_back({groups_->group_of(heads[h].head), of_heads[h]});
     return out;
   }
-  const uint64_t kv_entries = part_up(fraction(end), clusters.size() * uint64_t{pool.rows});
+  const uint64_t kv_entries = part_up(fraction, clusters.size() * uint64_t{pool.rows});
   const std::vector<uint32_t> of_clusters =
       kernels::count_clustered(pool.ranked(), cluster_of, static_cast<uint32_t>(clusters.size()), kv_entries);
   for (size_t c = 0; c < clusters.size(); ++c) out.push_back({clusters[c], of_clusters[c]});
   return out;
 }
 
-std::vector<uint32_t> KvEntryBudget::across_layers(std::span<const RankedHead> heads, uint32_t end) const {
+std::vector<CountRule::Ranked> KvEntryBudget::across_layers(std::span<const RankedHead> heads,
+                                                            uint32_t end) const {
   Pool pool(heads);
   std::vector<uint32_t> cluster_of;
   for (const RankedHead& head : heads) cluster_of.push_back(groups_->group_of(head.head));
-  const uint64_t kv_entries = part_up(fraction(end), uint64_t{groups_->groups()} * pool.rows);
-  return kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), kv_entries);
-}
-
-void KvEntryBudget::finish(std::span<const RankedHead> heads, uint32_t end,
-                           std::vector<uint32_t>* counts) const {
-  for (const RankedHead& head : heads) {
-    uint32_t& count = (*counts)[groups_->group_of(head.head)];
-    const uint32_t fixed = head.first + static_cast<uint32_t>(head.forced.size());
-    count = finish_count(counted_by_, spec_, page_tokens_, {end, fixed, head.candidates()}, count);
-  }
+  const uint64_t kv_entries =
+      part_up(rule_.fraction(pool.rows, end), uint64_t{groups_->groups()} * pool.rows);
+  const std::vector<uint32_t> counts =
+      kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), kv_entries);
+  std::vector<CountRule::Ranked> out;
+  for (uint32_t g = 0; g < counts.size(); ++g) out.push_back({g, counts[g]});
+  return out;
 }
 
 }  // namespace kvtwin::cpu

@@ -13,7 +13,7 @@
 
 #include "engine/common/ranking.h"
 #include "engine/methods/config.h"
-#include "engine/methods/traits.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cpu {
 
@@ -26,23 +26,18 @@ class KvEntryBudget {
   // the budget is dynamic; all heads have the same number of KV entries (none was dropped before).
   std::vector<uint32_t> counts(std::span<const RankedHead> heads, uint32_t end) const;
   // The mean number per head, for scorers that assign a part of it by another rule (CriticalKV).
-  uint32_t expected(uint32_t candidates, uint32_t end) const;
+  uint32_t expected(uint32_t candidates, uint32_t end) const { return rule_.expected(candidates, end); }
+  // By group: what its heads hold.
+  std::vector<GroupEntries> entries(std::span<const RankedHead> heads, uint32_t end) const;
 
  private:
-  struct GroupCount {
-    uint32_t group = 0, count = 0;
-  };
-  std::vector<uint32_t> by_layer(std::span<const RankedHead> heads, uint32_t end) const;
-  // A group may occur several times, and in several layers: its largest count applies.
-  std::vector<GroupCount> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
-  std::vector<uint32_t> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
-  void finish(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
-  uint64_t fraction(uint32_t end) const;
+  // A group may occur several times, and in several layers.
+  std::vector<CountRule::Ranked> by_layer(std::span<const RankedHead> heads, uint32_t end) const;
+  std::vector<CountRule::Ranked> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
+  std::vector<CountRule::Ranked> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
 
-  const BudgetSpec spec_;
+  const CountRule rule_;
   const uint32_t kv_heads_;
-  const CountedBy counted_by_;
-  const uint32_t page_tokens_;
   const GroupMap* const groups_;
 };
 

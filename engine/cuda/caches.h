@@ -8,10 +8,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/base/result.h"
 #include "engine/cpu/compression/compressed_cache.h"
 #include "engine/cuda/owned_cache.h"
+#include "kernels/grids/partition.h"
 
 namespace kvtwin::cuda {
 
@@ -28,6 +30,9 @@ struct KvMemory {
 
 struct CompressedOptions {
   cpu::CompressedConfig config;
+  // How decodes are divided, where the policy's partition lists splits (decode_partition.h).
+  PartitionSpec partition{};
+  std::vector<uint64_t> planned{};  // aot: by layer * kv_heads + head, Q0.32; empty: equal budgets
   // PendingResult after every compression, head by head (layer * kv_heads + head): positions that are left.
   std::function<void(RequestId request, uint32_t head, std::span<const uint32_t> positions)> retained{};
 };
@@ -43,6 +48,8 @@ bool reads_matrices(const kernels::ScorerDefinition& scorer);
 // computes this. REQUIRES: validate_core_config() found nothing.
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
                                             const LlmSpec& llm);
+// The same of how decodes are divided.
+std::optional<std::string> check_partition(const CoreConfig& config, const PartitionSpec& spec);
 
 }  // namespace kvtwin::cuda
 

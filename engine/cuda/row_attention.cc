@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/device/device_lists.h"
 #include "kernels/attention/attention_decode.h"
 #include "kernels/attention/attention_prefill.h"
 #include "kernels/attention/attention_rows.h"
@@ -144,22 +145,41 @@ PrefillArgs RowAttention::prefill_args(const DeviceRows& rows, const __nv_bfloat
   return args;
 }
 
-void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream) {
+DecodeShape RowAttention::split_shape() const {
+  DecodeShape out = decode_;
+  out.ctas = splits_;
+  return out;
+}
+
+void RowAttention::reserve_splits(uint32_t sequences, uint32_t splits) {
+  DecodeShape shape = decode_;
+  shape.sequences = sequences, shape.ctas = splits;
+  grow(&plan_, Buffer::Kind::kDevice, decode_splits_bytes(shape), "the plan of given splits");
+  grow(&workspace_, Buffer::Kind::kDevice, decode_workspace_bytes(shape), "decode attention");
+}
+
+void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream,
+                        const DecodePartition::Splits& splits) {
   if (rows.chunks_count > 0) {
     prefill_.sequences = rows.chunks_count, prefill_.rows = rows.rows;
     must(plan_attention_prefill(prefill_, prefill_args(rows, pool), stream), "plan_attention_prefill", 0,
          [&] { return fmt::format("{} sequences", rows.chunks_count); });
   }
-  by_layer_ = false;
+  by_layer_ = false, splits_ = splits.count;
   if (rows.decodes_count == 0) return;
   clear_counters(rows.decodes_count, stream);
+  if (splits_ > 0) {
+    return must(plan_decode_splits(split_shape(), decode_args(rows, pool), splits.list, stream),
+                "plan_decode_splits", 0,
+                [&] { return fmt::format("{} sequences, {} splits", rows.decodes_count, splits_); });
+  }
   must(plan_attention_decode(decode_, decode_args(rows, pool), stream), "plan_attention_decode", 0,
        [&] { return fmt::format("{} sequences", rows.decodes_count); });
 }
 
 void RowAttention::plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream) {
   KVT_CHECK(rows.chunks_count == 0);
-  by_layer_ = true;
+  by_layer_ = true, splits_ = 0;
   clear_counters(rows.decodes_count, stream);
   must(plan_decode_layers(decode_, decode_args(rows, pool), shape_.layers, plan_stride_, stream),
        "plan_decode_layers", 0,
@@ -216,7 +236,11 @@ void RowAttention::start(const ListedOperation& one, const LayerRows& tensors, c
     args.q = tensors.q, args.out = tensors.out;
     decode_.listed = rows.listed;
     if (by_layer_) args.plan = plan_.as<void>(one.layer * plan_stride_);
-    must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
+    if (splits_ > 0) {
+      must(attention_decode_splits(split_shape(), args, stream), "attention_decode_splits", 0, shape);
+    } else {
+      must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
+    }
   } else if (one.kind == Operation::kChunkAttention) {
     PrefillArgs args = prefill_args(rows, pool);
     args.q = tensors.q, args.out = tensors.out;

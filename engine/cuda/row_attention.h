@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "engine/cuda/decode_partition.h"
 #include "engine/cuda/device/buffer.h"
 #include "engine/cuda/device/device_weights.h"
 #include "engine/cuda/device/operation_timer.h"
@@ -68,8 +69,13 @@ class RowAttention {
   // others read does not matter.)
   void add_warm_up(uint32_t size, StepRows* rows) const;
 
-  // The lists are on the device: cuts the work. One plan serves every layer.
-  void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
+  // The lists are on the device: cuts the work. One plan serves every layer. With `splits` they are what
+  // decodes are cut into. REQUIRES: there is room for them.
+  void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream,
+            const DecodePartition::Splits& splits = {});
+  uint32_t decode_ctas() const { return decode_.ctas; }  // that run at once
+  // Makes room for that many sequences and splits of a layer. REQUIRES: no step is in flight.
+  void reserve_splits(uint32_t sequences, uint32_t splits);
   // Layers that read different KV entries: `rows` are the first one's, its decodes are followed by those of
   // the layers behind it, as many in each. REQUIRES: no chunks.
   void plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
@@ -88,6 +94,7 @@ class RowAttention {
  private:
   void clear_counters(uint32_t sequences, cudaStream_t stream);
   DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
+  DecodeShape split_shape() const;
   PrefillArgs prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
 
   const LlmSpec* llm_ = nullptr;
@@ -96,6 +103,7 @@ class RowAttention {
   DecodeShape decode_;
   uint64_t plan_stride_ = 0;  // between the plans of layers
   bool by_layer_ = false;     // each has its own
+  uint32_t splits_ = 0;       // given ones of the layer at hand; 0: equal ones
   PrefillShape prefill_;
   Buffer inv_freq_;
   Buffer plan_, workspace_;  // attention_decode's

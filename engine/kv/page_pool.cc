@@ -64,6 +64,12 @@ void PagePool::release(PageId page, uint64_t stamp) {
   newest_ = index;
 }
 
+void PagePool::release_oldest(PageId page, uint64_t stamp) {
+  KVT_CHECK(!by_number() && (oldest_ == kNone || stamp <= stamps_[oldest_]));
+  roll_back(page);
+  stamps_[raw(page) - first_] = stamp;
+}
+
 void PagePool::roll_back(PageId page) {
   const uint32_t index = disown(page);
   if (by_number()) return set_free_bit(index);

@@ -32,6 +32,9 @@ class PagePool {
   PageId acquire();
   // Frees a page. REQUIRES: it is owned. `stamp` must not decrease (kOldestFirst).
   void release(PageId page, uint64_t stamp);
+  // Frees a page that was released before all free ones, in a cache. REQUIRES: it is owned; `stamp` is at
+  // most oldest_stamp(), if a page is free; kOldestFirst.
+  void release_oldest(PageId page, uint64_t stamp);
   // Undoes the last acquire() that is not undone yet. REQUIRES: `page` is its result, and no page was
   // acquired or released since.
   void roll_back(PageId page);

@@ -96,6 +96,15 @@ constexpr CombinationRow kPolicyRows[] = {
      "chunk ends",
      "choose layout compact or ragged"},
 
+    {kEverywhere,
+     kNotBuilt,
+     {kScorer, kBudget},
+     [](Given c) { return c.ranks() && at_chunks(c) && c.scorer.repeats && c.budget.known_at_admission(); },
+     "budget {budget} drops KV entries in the step that computes a chunk, but scorer {scorer} repeats the "
+     "chunk "
+     "in later steps",
+     "choose budget top_across_layers or top_per_layer, or compression_trigger: prompt_end"},
+
     // Prefix checkpoints: what is left of a prefix where KV entries have moved.
     {kEverywhere,
      kRefused,
@@ -126,12 +135,6 @@ constexpr CombinationRow kPolicyRows[] = {
      "scorer"},
     {kEverywhere,
      kNotBuilt,
-     {kPageOrder, kLayout, kPrefixCache},
-     [](Given c) { return checkpoints(c) && c.oldest_first; },
-     "page_order OLDEST_FIRST is one queue of pages by age, but a compressed prefix goes as a whole",
-     "set page_order: LOWEST_FIRST, or prefix_cache: false"},
-    {kEverywhere,
-     kNotBuilt,
      {kRetrieval, kLayout, kPrefixCache},
      [](Given c) { return checkpoints(c) && c.chooses(); },
      "retrieval {retrieval} summarises pages, and the summaries of a compressed prefix are not copied yet",
@@ -143,13 +146,6 @@ constexpr CombinationRow kPolicyRows[] = {
      "precision {precision} keeps a request's newest KV entries outside its pages, which a compressed prefix "
      "would lack",
      "set prefix_cache: false, or another precision"},
-    {kEverywhere,
-     kNotBuilt,
-     {kAdmission, kBudget, kPrefixCache},
-     [](Given c) { return checkpoints(c) && !c.budget.known_at_admission() && c.reserves_fully; },
-     "admission FULL_RESERVATION sets pages aside for what budget {budget} may leave, which does not count "
-     "the copies of compressed prefixes",
-     "set admission: WATERMARK, or prefix_cache: false"},
 
     // Formats.
     {kEverywhere,

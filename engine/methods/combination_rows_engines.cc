@@ -11,12 +11,6 @@ using namespace when;
 constexpr CombinationRow kEngineRows[] = {
     {kEngines,
      kNotBuilt,
-     {kPartition},
-     [](Given c) { return c.partition != PartitionKind::kUniform; },
-     "partition {partition} is priced by the simulator only; the engines divide all heads alike",
-     "set partition: uniform"},
-    {kEngines,
-     kNotBuilt,
      {kPrecision},
      [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
      "precision {precision} with per-channel keys is priced by the simulator only",
@@ -69,7 +63,28 @@ constexpr CombinationRow kEngineRows[] = {
      "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at once",
      "choose layout compact or ragged"},
 
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer},
+     [](Given c) { return c.drops() && at_chunks(c) && c.scorer.repeats; },
+     "scorer {scorer} repeats chunks as they end, which is not computed on CUDA",
+     "choose compression_trigger: prompt_end, or --backend=cpu"},
+
     // What has no kernel yet.
+    {kCudaOnly,
+     kNotBuilt,
+     {kPartition, kLayout},
+     [](Given c) { return lists_splits(c.partition) && !(c.drops() && (c.moves() || c.ring())); },
+     "partition {partition} lists the splits of decodes on CUDA for layouts whose heads hold different "
+     "entries in whole pages, not for layout {layout}",
+     "set partition: uniform or stream_k, layout: ragged, compact or ring, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kPartition, kPrecision, kRetrieval},
+     [](Given c) { return lists_splits(c.partition) && (c.precision.packed() || c.chooses()); },
+     "partition {partition} lists the splits of decodes that read all entries in bf16 on CUDA, not those of "
+     "precision {precision} and retrieval {retrieval}",
+     "set partition: uniform or stream_k, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kPrecision, kRetrieval},

@@ -31,10 +31,6 @@ const CompressionOutcome* forced_retained(const DataOutcomes* given, RequestId r
   return nullptr;
 }
 
-uint32_t forced_keep_count(uint32_t left, uint32_t fixed, uint32_t candidates) {
-  return left <= fixed ? 0 : std::min(left - fixed, candidates);
-}
-
 void ForcedOutcomes::prepare(const LaunchStep& launch, uint32_t offset) {
   source_.step(launch, offset, &given_);
   prepared_ = true;

@@ -33,8 +33,6 @@ class ForcibleSource : public OutcomeSource {
 
 // The retained KV entries that `given` forces for `request`; null: none.
 const CompressionOutcome* forced_retained(const DataOutcomes* given, RequestId request);
-// How many of `candidates` KV entries to retain, so that `left` remain together with the `fixed` ones.
-uint32_t forced_keep_count(uint32_t left, uint32_t fixed, uint32_t candidates);
 
 class ForcedOutcomes final : public OutcomeSource {
  public:

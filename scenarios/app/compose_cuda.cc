@@ -18,6 +18,8 @@
 #include "engine/methods/probe_passes.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/traits.h"
+#include "scenarios/app/compose_partition.h"
+#include "scenarios/app/formats.h"
 #include "scenarios/app/sampled_engine.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
@@ -44,6 +46,9 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCuda, "the CUDA engine"); !ok)
     return ok;
+  Errors errors;  // compose() has reported them
+  if (const auto problem = cuda::check_partition(config, load_partition(scenario, llm, &errors)))
+    return make_error(scenario.where("policies.partition"), *problem, "or --backend=cpu, or --backend=sim");
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   if (precision_traits(config.policies.precision).packed()) return check_precision(scenario, config, llm);
   if (drops(config) && kind != RetrievalKind::kReadsAll) {
@@ -115,12 +120,17 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
+  const auto& instruction = scenario.values.cpu().repeat_instruction();
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
-                    .ask_response = scenario.values.cpu().judge_tokens() == "response"};
+                     .ask_response = scenario.values.cpu().judge_tokens() == "response",
+                     .repeat_instruction = {instruction.begin(), instruction.end()}};
+  Errors errors;  // compose() has reported them
+  options.partition = load_partition(scenario, weights->llm(), &errors);
+  options.planned = planned_fractions(config.policies, options.partition);
   if (kind != RetrievalKind::kReadsAll && !packs)
     return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);

@@ -163,6 +163,7 @@ constexpr char kEvaluate[] =
   --questions=N         fewest scored questions per cell (a policy set with one budget on one task); default 100
   --tokens=N            tokens per session, default 384; --per-session=N questions per session, default 4;
                         --seed=N of the test split, default 1
+  --drop-turns          a turn's question and answer leave the context when it ends
   --out=DIR             cells/ has a file per cell; existing cells are not computed again. Also writes
                         quality.csv and quality.json
   --backend=cpu         cuda,cpu: on the GPU if it computes the policy set, else on the CPU

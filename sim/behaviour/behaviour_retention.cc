@@ -6,8 +6,6 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/methods/budget_groups.h"
-#include "engine/methods/chunk_rule.h"
-#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::sim {
 namespace {
@@ -36,7 +34,7 @@ RetentionSource::RetentionSource(const CoreConfig& config, RetentionModel model,
                                  std::vector<Fraction> contexts)
     : engine_(raw(config.engine)),
       spec_(config.policies.budget_spec),
-      counted_by_(budget_traits(config.policies.budget).counted_by),
+      rule_(config.policies, config.page_tokens),
       dropped_slots_(layout_traits(config.policies.layout).slot_retention == SlotRetention::kInPlace),
       model_(model),
       contexts_(std::move(contexts)),
@@ -143,35 +141,28 @@ Fraction RetentionSource::fraction_of(uint32_t head, const Request& request, uin
   return clipped(spec_.relative ? (fraction * static_cast<int64_t>(fixed)) >> 32 : fraction);
 }
 
-uint32_t RetentionSource::retained_of_group(uint32_t group, const Request& request, uint32_t end,
-                                            uint32_t candidates) const {
-  Fraction fixed = adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
-  if (counted_by_ == CountedBy::kLayerShares) {
-    const uint64_t room = ranked_entries(spec_);
-    fixed = candidates == 0 ? kWhole : std::min<Fraction>(kWhole, (room << 32) / candidates);
-  }
-  Fraction fraction = 0;
-  for (const uint32_t head : groups_.members(group)) {
-    fraction = std::max(fraction, fraction_of(head, request, end, fixed));
-  }
-  const uint32_t stays = end - request.dropped[group] - candidates;  // forced and locked entries
-  const auto ranked = static_cast<uint32_t>(part_up(fraction, candidates));
-  return finish_count(counted_by_, spec_, page_tokens_, {end, stays, candidates}, ranked);
-}
-
 void RetentionSource::count(const Compression& c, Request* request, std::vector<uint32_t>* counts) const {
   uint32_t forced = 0;
   for (const Compression::Forced& f : c.forced) forced += f.end - f.begin;
   const bool chunked = c.begin > 0;
+  std::vector<CountRule::Ranked> ranked;
+  std::vector<GroupEntries> groups;
   for (uint32_t group = 0; group < groups_.groups(); ++group) {
     const uint32_t held = c.end - request->dropped[group];
     // Entries before c.begin are locked. With compressions at chunk ends, no later entry has been dropped
     // yet.
     const uint32_t candidates = (chunked ? c.end - c.begin : held) - forced;
-    const uint32_t retained = retained_of_group(group, *request, c.end, candidates);
-    const uint32_t left = held - candidates + retained;
-    request->dropped[group] = c.end - left;
-    counts->push_back(left);
+    const Fraction fixed = rule_.fraction(candidates, c.end);
+    groups.push_back({c.end, held - candidates, candidates});
+    for (const uint32_t head : groups_.members(group)) {
+      const Fraction fraction = fraction_of(head, *request, c.end, fixed);
+      ranked.push_back({group, static_cast<uint32_t>(part_up(fraction, candidates))});
+    }
+  }
+  const std::vector<uint32_t> retained = rule_.finish(ranked, groups);
+  for (uint32_t group = 0; group < groups_.groups(); ++group) {
+    counts->push_back(groups[group].fixed + retained[group]);
+    request->dropped[group] = c.end - counts->back();
   }
 }
 
@@ -189,30 +180,29 @@ void RetentionSource::reuse(const PrefixHit& prefix_hit, Request* request) const
 void RetentionSource::choose(const Compression& c, Request* request, std::vector<uint64_t>* live) {
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   request->dropped_tokens.resize(c.end, false);
-  live->assign(div_ceil(c.end, 64u), 0);
+  std::vector<uint32_t> positions, rows;
   std::vector<std::pair<uint64_t, uint32_t>> candidates;
   for (uint32_t position = 0; position < c.end; ++position) {
     if (request->dropped_tokens[position]) continue;
+    const auto row = static_cast<uint32_t>(positions.size());
+    positions.push_back(position);
     if (is_forced(c, position)) {
-      (*live)[position / 64] |= uint64_t{1} << (position % 64);
+      rows.push_back(row);
     } else {
-      candidates.emplace_back(drawn(*request, {kPosition, request->attempt, position, c.end}), position);
+      candidates.emplace_back(drawn(*request, {kPosition, request->attempt, position, c.end}), row);
     }
   }
   const size_t keep = std::min<size_t>(c.keep[0], candidates.size());
   std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(keep), candidates.end());
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const uint32_t position = candidates[i].second;
-    if (i < keep) {
-      (*live)[position / 64] |= uint64_t{1} << (position % 64);
-      continue;
-    }
+  for (size_t i = 0; i < keep; ++i) rows.push_back(candidates[i].second);
+  std::sort(rows.begin(), rows.end());
+  retain_tokens(positions, rows, c.end, live, [&](uint32_t row) {
+    const uint32_t position = positions[row];
     request->dropped_tokens[position] = true;
-    const PageId page = request->pages.at(position / page_tokens_);
-    std::vector<bool>& of_page = page_dropped_[page];
+    std::vector<bool>& of_page = page_dropped_[request->pages.at(position / page_tokens_)];
     of_page.resize(page_tokens_, false);
     of_page[position % page_tokens_] = true;
-  }
+  });
 }
 
 }  // namespace kvtwin::sim

@@ -23,6 +23,7 @@
 
 #include "engine/kv/head_groups.h"
 #include "engine/methods/config.h"
+#include "engine/methods/outcome_rules.h"
 #include "engine/methods/traits.h"
 #include "engine/runtime/outcome_source.h"
 
@@ -50,7 +51,6 @@ class RetentionSource final : public OutcomeSource {
   };
 
   void count(const Compression& compression, Request* request, std::vector<uint32_t>* counts) const;
-  uint32_t retained_of_group(uint32_t group, const Request& request, uint32_t end, uint32_t candidates) const;
   void choose(const Compression& compression, Request* request, std::vector<uint64_t>* live);
   void reuse(const PrefixHit& prefix_hit, Request* request) const;
   void begin_with(const LaunchStep& launch, const PrefixHit& prefix_hit);
@@ -61,7 +61,7 @@ class RetentionSource final : public OutcomeSource {
 
   const uint32_t engine_;
   const BudgetSpec spec_;
-  const CountedBy counted_by_;
+  const CountRule rule_;
   const bool dropped_slots_;
   const RetentionModel model_;
   const std::vector<Fraction> contexts_;

@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
 #include "engine/cpu/compression/compressed_cache.h"
+#include "engine/methods/outcome_rules.h"
 #include "kernels/common/score_math.h"
 
 namespace kvtwin::cpu {
@@ -116,11 +117,8 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, std::span<const 
   std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
   const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request);
   if (forced_outcome == nullptr || forced_outcome->counts.size() != out.size()) return out;
-  for (uint32_t g = 0; g < out.size(); ++g) {
-    const RankedHead& head = heads[shape_.groups.members(g)[0]];
-    out[g] = forced_keep_count(forced_outcome->counts[g],
-                               head.first + static_cast<uint32_t>(head.forced.size()), head.candidates());
-  }
+  const std::vector<GroupEntries> groups = budget_->entries(heads, work.compression->end);
+  for (uint32_t g = 0; g < out.size(); ++g) out[g] = forced_keep_count(forced_outcome->counts[g], groups[g]);
   return out;
 }
 
@@ -160,22 +158,10 @@ void CompressedCache::compress_in_place(const Work& work, std::vector<RankedHead
         forced_outcome_rows(forced_outcome->live, any.positions, any.forced, rows.size());
     if (!forced_list.empty()) rows.swap(forced_list);
   }
-  std::vector<uint32_t> left;
-  std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
-  size_t next = 0;
-  for (uint32_t row = 0; row < any.rows(); ++row) {
-    const uint32_t position = any.positions[row];
-    if (next < rows.size() && rows[next] == row) {
-      ++next;
-      left.push_back(position);
-      live[position / 64] |= uint64_t{1} << (position % 64);
-      continue;
-    }
-    shared_.drop(any.places[row]);
-  }
+  std::vector<uint32_t> left = retain_tokens(any.positions, rows, c.end, live_out,
+                                             [&](uint32_t row) { shared_.drop(any.places[row]); });
   for (const RankedHead& head : *heads) work.request->captured.keep(head.head, 0, rows);
   work.request->kv_entries.drop_all_but(std::move(left));
-  live_out->insert(live_out->end(), live.begin(), live.end());
 }
 
 }  // namespace kvtwin::cpu

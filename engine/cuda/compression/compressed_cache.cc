@@ -52,6 +52,12 @@ Result<void> CompressedCache::allocate() {
   kv_entries_ = std::move(*kv_entries);
   if (Result<void> ok = make_attention(); !ok) return ok;
   if (Result<void> ok = make_pages(); !ok) return ok;
+  if (lists_splits(partition_kind(core.policies.partition))) {
+    // One CTA of attention_decode per SM.
+    partition_ =
+        std::make_unique<DecodePartition>(core.policies, shape_.groups, options_.partition, options_.planned,
+                                          Grid{attention_.decode_ctas(), 1, memory_.page_tokens});
+  }
   weights_ =
       options_.config.weights.has_value()
           ? *options_.config.weights
@@ -92,11 +98,15 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
-      request.repeated.clear();
+      request.repeated.clear(), request.ranked = 0;
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits)
-      shared_.begin(launch, prefix_hit, &request_of(prefix_hit.request).kv_entries);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      Request& request = request_of(prefix_hit.request);
+      shared_.begin(launch, prefix_hit, &request.kv_entries);
+      const bool dropped = request.kv_entries.kv_entries(0) < request.kv_entries.tokens();
+      if (request.ranked == 0 && dropped) request.ranked = request.kv_entries.tokens();
+    }
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -153,6 +163,8 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
                             const StepStream& on, StepRows* rows) {
   take_pages(launch, offset, on.stream);
   add_works(launch, entries, on, rows);
+  padded_ = rows_;
+  if (has_decodes_alone()) pad(launch.tokens_padded, rows);
   write_lists(on);
   for (const Work& work : work_) {
     const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
@@ -165,7 +177,8 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
 // Decodes of all layers at once, where these have equally many and nothing else.
 void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
   const size_t each = layers_[0].decodes.count;
-  planned_ = !kv_entries_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  planned_ = partition_ == nullptr && !kv_entries_.packed() && each > 0 && chunks_.empty() &&
+             decodes_.size() == each * llm_.layers;
   for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
   if (planned_) attention_.plan_layers(rows_of(0, rows), kv_entries_.pool(), on.stream);
 }
@@ -208,7 +221,9 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   }
   if (!planned_) {
     on.timer->begin(Operation::kPlan, layer);
-    attention_.plan(mine, kv_entries_.pool(), on.stream);
+    const DecodePartition::Splits splits =
+        partition_ == nullptr ? DecodePartition::Splits() : partition_->of_layer(layer, lists_);
+    attention_.plan(mine, kv_entries_.pool(), on.stream, splits);
   }
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
@@ -316,6 +331,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (intents_ != nullptr) remember(work, on);
     if (work.pass != nullptr) run_pass(i, on);
     if (work.compression == nullptr) continue;
+    work.request->ranked = work.compression->end;
     if (work.compression->before) {
       values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
     } else if (!work.rows.staged) {
@@ -375,7 +391,7 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   clear_lists();
   reserve_lists(size);
   tables_ = {0};
-  rows_ = size;
+  rows_ = size, padded_ = 0;
   for (uint32_t row = 0; row < size; ++row) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
       slots_.push_back({h % kv_entries_.columns(), row % memory_.page_tokens});
@@ -393,7 +409,23 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
     lists.decodes.count = static_cast<uint32_t>(decodes_.size());
     lists.chunks.count = static_cast<uint32_t>(chunks_.size());
   }
+  for (uint32_t head = 0; partition_ != nullptr && head < llm_.layers * llm_.kv_heads; ++head) {
+    partition_->add(head, 1, 0, 1);
+    if ((head + 1) % llm_.kv_heads == 0) partition_->end_layer();
+  }
   send_lists(on);
+}
+
+bool CompressedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  cpu::StepRows decode;
+  decode.tokens = 1, decode.samples = true;
+  if (scores_->observes(decode) || scores_->capture_range(decode).count > 0) return false;
+  work_.clear();
+  rows_ = padded_ = 0;
+  if (!has_decodes_alone()) return false;
+  pad(size, rows);
+  write_lists(on);
+  return true;
 }
 
 }  // namespace kvtwin::cuda

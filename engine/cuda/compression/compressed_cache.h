@@ -54,6 +54,8 @@ class CompressedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // Padded steps are those that repeat (repeats()).
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
@@ -65,6 +67,7 @@ class CompressedCache final : public KvCache {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
     RetainedPages::Tail tail{};
+    uint32_t ranked = 0;            // tokens that compressions have ranked
     std::vector<float> repeated{};  // KVzip: scores of the passes so far, [head][KV entry]
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
@@ -117,6 +120,8 @@ class CompressedCache final : public KvCache {
                  StepRows* rows);
 
   // compressed_reads.cc
+  bool has_decodes_alone() const;
+  void pad(uint32_t size, StepRows* rows);
   void clear_tables();
   void clear_lists();
   void reserve_lists(uint32_t rows);
@@ -131,13 +136,14 @@ class CompressedCache final : public KvCache {
   uint32_t pages_of(Work* work, uint32_t group);
   uint32_t listed(Work* work, const Read& read, uint32_t kv_entries);
   AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
-  void add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read);
+  void add_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_attention_scores(uint32_t head, const Work& work, const Read& read);
   QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
                     uint32_t kv_head, uint32_t column) const;
   uint32_t past(const Work& work, uint32_t head) const;
+  uint32_t ranked_tokens(const Work& work) const;
 
   // compressed_packed.cc
   uint32_t cell_of(const Work& work, const Read& read, uint32_t row) const;
@@ -202,7 +208,8 @@ class CompressedCache final : public KvCache {
   KvEntryMemory kv_entries_;
   RowAttention attention_;
   std::unique_ptr<DeviceScorer> scores_;
-  std::unique_ptr<RetainedPages> pages_;  // decodes choose among what is left; else null
+  std::unique_ptr<DecodePartition> partition_;  // lists splits of decodes; else null
+  std::unique_ptr<RetainedPages> pages_;        // decodes choose among what is left; else null
   std::unique_ptr<cpu::KvEntryBudget> budget_;
   std::unique_ptr<IntentScores> intents_;  // scorers that ask sessions' memories
   std::unique_ptr<HostScores> host_;       // scorers that our kernels do not compute
@@ -228,6 +235,7 @@ class CompressedCache final : public KvCache {
   const DataOutcomes* given_ = nullptr;  // what is forced on it
   bool planned_ = false;                 // all layers at once
   bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
+  uint32_t padded_ = 0;  // rows, those of padding among them
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {

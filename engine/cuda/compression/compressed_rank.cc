@@ -10,6 +10,7 @@
 #include "engine/common/forced_outcome.h"
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -327,8 +328,9 @@ void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
   if (forced_outcome == nullptr || forced_outcome->counts.size() != counts->size()) return;
   for (uint32_t g = 0; g < counts->size(); ++g) {
     const RankBatch::Head& head = batch.heads[shape_.groups.members(g)[0]];
-    (*counts)[g] = forced_keep_count(forced_outcome->counts[g], head.first + head.forced_rows,
-                                     head.rows - head.forced_rows);
+    const GroupEntries group{work.compression->end, head.first + head.forced_rows,
+                             head.rows - head.forced_rows};
+    (*counts)[g] = forced_keep_count(forced_outcome->counts[g], group);
   }
 }
 
@@ -424,20 +426,10 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
   finish_choice(on);
   const std::vector<uint32_t> rows = rows_left(work, one, retained);
   const std::span<const uint32_t> had = work.request->kv_entries.positions(0);
-  std::vector<uint32_t> left;
-  std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
-  uint32_t next = 0;
-  for (uint32_t row = 0; row < had.size(); ++row) {
-    if (next < rows.size() && rows[next] == row) {
-      ++next;
-      left.push_back(had[row]);
-      live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
-      continue;
-    }
+  std::vector<uint32_t> left = retain_tokens(had, rows, c.end, live_out, [&](uint32_t row) {
     shared_.drop(work.request->kv_entries.place(0, row));
-  }
+  });
   work.request->kv_entries.drop_all_but(std::move(left));
-  live_out->insert(live_out->end(), live.begin(), live.end());
 }
 
 // The rows that select_entries has kept, or those that are forced.

@@ -17,11 +17,12 @@ std::unique_ptr<PrefixCheckpointCache> make_cache(const CoreConfig& c, const Ret
 
 }  // namespace
 
-ChunkCheckpoints::ChunkCheckpoints(KvContext* context, PageSupply* supply)
+ChunkCheckpoints::ChunkCheckpoints(KvContext* context, PrefixIndex* stamps)
     : context_(*context),
       retention_(context->retention),
-      supply_(*supply),
-      cache_(make_cache(context->config, context->retention)) {}
+      cache_(make_cache(context->config, context->retention)) {
+  if (cache_) cache_->index().share_stamps(stamps);
+}
 
 void ChunkCheckpoints::open(const RequestReady& event, State* state) const {
   state->id = event.request;
@@ -102,6 +103,9 @@ bool ChunkCheckpoints::insert(PrefixCheckpointId id, uint32_t tokens, State* sta
 uint64_t ChunkCheckpoints::tail_pages(uint32_t tokens) const {
   uint64_t pages = 0;
   const uint32_t page = context_.config.page_tokens;
+  // The window that may still move, from any slot of a page on.
+  if (!retention_.known())
+    return uint64_t{retention_.tables()} * div_ceil(retention_.window() + page - 1, page);
   for (uint32_t g = 0; g < retention_.tables(); ++g) {
     const uint32_t entries = retention_.entries_after(g, tokens);
     pages += div_ceil(entries, page) -
@@ -118,18 +122,6 @@ uint64_t ChunkCheckpoints::tails_ahead(const State& state, uint32_t tokens) cons
     pages += tail_pages(chunk * retention_.chunk_tokens());
   }
   return pages;
-}
-
-// --- room
-
-void ChunkCheckpoints::make_room(uint32_t more) {
-  if (!cache_) return;
-  const uint32_t pages = std::min(pages_evictable(), std::max(more, context_.config.evict_batch_pages));
-  context_.draft.evicted = true;
-  spare_.clear();
-  while (spare_.size() < pages) cache_->evict(&spare_);
-  pages_evicted_ += spare_.size();
-  for (const PageId page : spare_) supply_.free(page);
 }
 
 uint32_t ChunkCheckpoints::tokens_cached(const RequestReady& request) const {

@@ -19,7 +19,6 @@
 
 #include "engine/kv/group_tables.h"
 #include "engine/kv/managers/cached_prefix.h"
-#include "engine/kv/store/page_supply.h"
 #include "engine/kv/store/prefix_checkpoint_cache.h"
 
 namespace kvtwin {
@@ -35,8 +34,8 @@ class ChunkCheckpoints {
     bool reuse_barred = false;  // alone, it did not fit together with its prefix checkpoints
   };
 
-  // Both must outlive it.
-  ChunkCheckpoints(KvContext* context, PageSupply* supply);
+  // Both must outlive it. Its stamps are those of `stamps`.
+  ChunkCheckpoints(KvContext* context, PrefixIndex* stamps);
 
   void open(const RequestReady& event, State* state) const;
   // Pins the longest cached prefix, and prepares the empty tables to begin with it. Returns its tokens.
@@ -55,15 +54,13 @@ class ChunkCheckpoints {
   // A planned one is not taken.
   void roll_back(PrefixCheckpointId id) { cache_->roll_back(id); }
   // Pages of the prefix checkpoints that the request would make within its first `tokens` tokens, as far as
-  // requests that continue from them copy them; for known budgets.
+  // requests that continue from them copy them; at most, if the data decides the counts.
   uint64_t tails_ahead(const State& state, uint32_t tokens) const;
 
-  uint32_t pages_evictable() const { return cache_ ? cache_->pages_evictable() : 0; }
-  uint64_t pages_evicted() const { return pages_evicted_; }
+  uint64_t pages_evicted() const { return cache_ ? cache_->pages_evicted() : 0; }
   uint32_t pages() const { return cache_ ? cache_->pages() : 0; }
-  // Frees at least `more` pages, as far as they are evictable. A prefix checkpoint is evicted as a whole.
-  void make_room(uint32_t more);
 
+  PageCache* cache() const { return cache_.get(); }
   PrefixIndex* index() const { return cache_ ? &cache_->index() : nullptr; }
   uint32_t tokens_cached(const RequestReady& request) const;
   void check_invariants() const;
@@ -74,10 +71,7 @@ class ChunkCheckpoints {
 
   KvContext& context_;
   const Retention& retention_;
-  PageSupply& supply_;
   std::unique_ptr<PrefixCheckpointCache> cache_;  // null: nothing is shared
-  uint64_t pages_evicted_ = 0;
-  std::vector<PageId> spare_;  // scratch
 };
 
 }  // namespace kvtwin

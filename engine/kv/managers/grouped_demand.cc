@@ -8,8 +8,12 @@ uint64_t GroupedDemand::to_admit(RequestIndex request, uint32_t cached, uint32_t
   const GroupedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
   const uint32_t covered = context_.tokens_covered(progress, cached, tokens);
-  if (!retention_.staged())
-    return cached == 0 ? retention_.pages_raw(covered) : r.tables.pages_until(covered);
+  const uint64_t tails =
+      r.shared.chunks.insert_barred ? 0 : checkpoints_.tails_ahead(r.shared, progress.known());
+  if (!retention_.staged()) {
+    return (cached == 0 ? retention_.pages_raw(covered) : r.tables.pages_until(covered)) +
+           (reserves() ? tails : 0);
+  }
   if (!reserves()) return retention_.pages_retained(covered, 0) - r.tables.shared();
   // docs/design/methods/tangram.md#reservation: exactly the retained KV entries of the prompt, and the output
   // as far as decode_reserve covers it.
@@ -17,8 +21,7 @@ uint64_t GroupedDemand::to_admit(RequestIndex request, uint32_t cached, uint32_t
   const uint32_t reserve = context_.config.policies.budget_spec.decode_reserve;
   return retention_.pages_retained(progress.known(),
                                    context_.reserves_all() ? left : std::min(left, reserve)) -
-         r.tables.shared() +
-         (r.shared.chunks.insert_barred ? 0 : checkpoints_.tails_ahead(r.shared, progress.known()));
+         r.tables.shared() + tails;
 }
 
 uint64_t GroupedDemand::to_return(RequestIndex request, uint32_t tokens) const {

@@ -10,10 +10,10 @@ GroupedKvManager::GroupedKvManager(KvContext* context)
       retention_(context->retention),
       compressions_(&context->retention),
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
-      supply_(&parts_.gpu, nullptr, &parts_.index, context->config.page_order,
+      checkpoints_(context, &parts_.index),
+      supply_(&parts_.gpu, checkpoints_.cache(), &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
       transfers_(context, &parts_, &supply_),
-      checkpoints_(context, &supply_),
       demand_(context, &checkpoints_, &requests_) {}
 
 void GroupedKvManager::open(RequestIndex request, const RequestReady& event) {
@@ -51,10 +51,9 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
   const uint64_t ahead = parts_.transfers.live() > 0 ? demand_.for_next(ask) : 0;
   // The pin itself may have taken pages that are reserved for others.
   const bool robs =
-      supply_.reservations().total() > uint64_t{supply_.pages_free()} + checkpoints_.pages_evictable();
+      supply_.reservations().total() > uint64_t{supply_.pages_free()} + supply_.pages_evictable();
   if (tokens == 0 || robs ||
-      pages + ahead + context_.config.watermark_pages >
-          supply_.available(r.reserved, checkpoints_.pages_evictable())) {
+      pages + ahead + context_.config.watermark_pages > supply_.available(r.reserved)) {
     r.tables.clear(&spare_);
     checkpoints_.release(&r.shared, false);
     return {Admission::Kind::kBlocked, 0, tokens};
@@ -85,7 +84,7 @@ bool GroupedKvManager::find_groups(const GroupedRequest& r, RequestIndex request
   } else {
     tables.wanted(computed, computed + tokens, &wanted_);
   }
-  return wanted_.size() <= supply_.available(r.reserved, checkpoints_.pages_evictable());
+  return wanted_.size() <= supply_.available(r.reserved);
 }
 
 void GroupedKvManager::grow_from(RequestIndex request, uint32_t computed) {
@@ -94,7 +93,7 @@ void GroupedKvManager::grow_from(RequestIndex request, uint32_t computed) {
   if (r.swapped_in) list_pages(r, computed);
   stop_borrowing(&r, computed);
   for (uint32_t i = 0; i < more; ++i) {
-    const PageId page = take_page(more - i);
+    const PageId page = supply_.take(more - i);
     r.tables.give(wanted_[i], page);
     context_.draft.allocated.push_back({page, wanted_[i]});
   }
@@ -110,16 +109,11 @@ Room GroupedKvManager::grow(RequestIndex request, uint32_t tokens) {
   const uint32_t computed = context_.progress[request].computed;
   if (!find_groups(r, request, computed, tokens)) {
     const uint64_t coming = parts_.transfers.pages_coming();
-    const uint64_t available = supply_.available(r.reserved, checkpoints_.pages_evictable());
+    const uint64_t available = supply_.available(r.reserved);
     return coming > 0 && wanted_.size() <= available + coming ? Room::kComing : Room::kNo;
   }
   grow_from(request, computed);
   return Room::kYes;
-}
-
-PageId GroupedKvManager::take_page(uint32_t more) {
-  if (supply_.pages_free() == 0) checkpoints_.make_room(more);
-  return supply_.take(more);
 }
 
 // The entry being planned begins with the pages of the tables: with those that were swapped in, or with those
@@ -205,16 +199,14 @@ Admission GroupedKvManager::swap_in(RequestIndex request, const AdmissionAsk& as
   const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
   if (tokens == 0) return {};
   const uint64_t own = demand_.to_return(request, tokens), copied = r.host_pages.size();
-  const uint32_t evictable = checkpoints_.pages_evictable();
-  if (transfers_.must_wait(own, r, evictable)) return {};
+  if (transfers_.must_wait(own, r)) return {};
   // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
   // at once.
   const uint64_t pages = own + demand_.for_next(ask);
-  if (transfers_.must_wait(pages, r, evictable)) return {};
+  if (transfers_.must_wait(pages, r)) return {};
   if (const uint32_t free = supply_.pages_free(); free < copied)
-    checkpoints_.make_room(static_cast<uint32_t>(copied) - free);
-  const Admission::Kind kind =
-      transfers_.swap_in({request, r.shared.id}, {}, pages, &r, checkpoints_.pages_evictable());
+    supply_.make_room(static_cast<uint32_t>(copied) - free);
+  const Admission::Kind kind = transfers_.swap_in({request, r.shared.id}, {}, pages, &r);
   if (kind == Admission::Kind::kAfterTransfer && demand_.reserves())
     supply_.reservations().reserve(&r.reserved, own - copied);
   return {kind};
@@ -271,6 +263,7 @@ void GroupedKvManager::compress(RequestIndex request, uint32_t entry, Launch* la
     const uint32_t pages = r.tables.pages();
     demand_.entries_after(r, tokens, &after_);
     retain(request, after_);
+    reserve_rest(request);
     // The step itself still touches the pages that it leaves.
     if (r.tables.pages() < pages) context_.steps.touched_until = launch->first + 1;
   } else {
@@ -296,14 +289,17 @@ void GroupedKvManager::retain(RequestIndex request, std::span<const uint32_t> en
   r.tables.trim(progress.computed, &spare_);
   held_.pages -= spare_.size();
   for (const PageId page : spare_) supply_.free(page);
+}
+
+// The reservation for the whole prompt exceeds the largest future demand of what a compression left.
+void GroupedKvManager::reserve_rest(RequestIndex request) {
   if (!context_.reserves_all() || retention_.staged()) return;
-  // The reservation for the whole prompt exceeds the largest future demand of the retained part.
-  const uint32_t left = progress.prompt + progress.output - progress.computed;
-  uint64_t most = 0;
-  for (uint32_t g = 0; g < r.tables.groups(); ++g) {
-    most += div_ceil<uint64_t>(uint64_t{entries[g]} + left, context_.config.page_tokens);
-  }
-  supply_.reservations().reserve(&r.reserved, most - r.tables.pages());
+  GroupedRequest& r = requests_[request];
+  const RequestProgress& progress = context_.progress[request];
+  const uint64_t tails =
+      r.shared.chunks.insert_barred ? 0 : checkpoints_.tails_ahead(r.shared, r.compression.fill);
+  supply_.reservations().reserve(&r.reserved,
+                                 r.tables.pages_lacking(progress.prompt + progress.output) + tails);
 }
 
 // An impossible answer (from a modified log) is replaced by the nearest possible one.
@@ -340,8 +336,9 @@ void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const C
   }
   context_.digest.add(DecisionDigest::kRetained, launch.first, raw(r.shared.id), hash);
   retain(request, after_);
-  if (checkpoint == nullptr) return;
-  checkpoints_.take(PrefixCheckpointId{checkpoint->prefix_checkpoint}, tokens, &r.shared, &r.tables);
+  if (checkpoint != nullptr)
+    checkpoints_.take(PrefixCheckpointId{checkpoint->prefix_checkpoint}, tokens, &r.shared, &r.tables);
+  reserve_rest(request);
 }
 
 // --- coalesced steps
@@ -369,8 +366,7 @@ uint32_t GroupedKvManager::take_ahead(uint32_t steps, Launch* launch) {
       for (const uint32_t group : r.tables.crossing(context_.progress[request].computed + offset - 1)) {
         if (r.tables.ring_full(group)) continue;
         // Pages that are reserved for other requests are not taken ahead either.
-        if (!supply_.free_page_is_next() ||
-            supply_.available(r.reserved, checkpoints_.pages_evictable()) == 0) {
+        if (!supply_.free_page_is_next() || supply_.available(r.reserved) == 0) {
           able = offset;
           break;
         }
@@ -447,7 +443,7 @@ KvUsage GroupedKvManager::usage(std::span<const RequestIndex>, const Launch* new
     }
   }
   usage.pages_gpu_free += static_cast<uint32_t>(pages_ahead);
-  usage.pages_gpu_cached = checkpoints_.pages_evictable();
+  usage.pages_gpu_cached = supply_.pages_evictable();
   usage.pages_gpu_held = usage.pages_gpu_total - usage.pages_gpu_free - usage.pages_gpu_cached;
   usage.pages_evicted = checkpoints_.pages_evicted();
   usage.entries_held = held_.entries - entries_ahead;
@@ -482,7 +478,7 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
   KVT_CHECK(holding == running.size());
   KVT_CHECK(held.entries == held_.entries);
   KVT_CHECK(held.pages == held_.pages);
-  supply_.check_invariants(promised, checkpoints_.pages_evictable());
+  supply_.check_invariants(promised);
   const TransferManager::PagesInFlight in_flight = parts_.transfers.pages_in_flight();
   KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages() + in_flight.gpu);
   KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + in_flight.host);

@@ -56,11 +56,11 @@ class GroupedKvManager final : public LocalKvManager {
   void unhold(RequestIndex request);
   bool swap_out(RequestIndex request);
   Admission swap_in(RequestIndex request, const AdmissionAsk& ask);
-  PageId take_page(uint32_t more);
   void release(RequestIndex request);
   void roll_back(Launch* launch, uint32_t offset);
   void compress(RequestIndex request, uint32_t entry, Launch* launch);
   void retain(RequestIndex request, std::span<const uint32_t> entries);
+  void reserve_rest(RequestIndex request);
   void apply(RequestIndex request, const Launch& launch, const CompressionOutcome& retained,
              const PrefixCheckpoint* checkpoint);
   void list_pages(const GroupedRequest& r, uint32_t computed);
@@ -70,9 +70,9 @@ class GroupedKvManager final : public LocalKvManager {
   const Retention& retention_;
   const Compressions compressions_;
   KvParts parts_;
+  ChunkCheckpoints checkpoints_;
   PageSupply supply_;
   RequestTransfers transfers_;
-  ChunkCheckpoints checkpoints_;
   const GroupedDemand demand_;
   HeldKv held_;
   std::vector<GroupedRequest> requests_;  // by RequestIndex

@@ -2,9 +2,9 @@
 
 namespace kvtwin {
 
-bool RequestTransfers::must_wait(uint64_t pages, const TransferState& state, uint32_t elsewhere) {
+bool RequestTransfers::must_wait(uint64_t pages, const TransferState& state) {
   const bool unsafe = context_.steps.closed();
-  const uint64_t available = supply_.available(state.reserved, elsewhere);
+  const uint64_t available = supply_.available(state.reserved);
   if (!unsafe && pages + context_.config.watermark_pages <= available) return false;
   context_.draft.admission_open = context_.draft.admission_open || unsafe;
   return true;
@@ -31,8 +31,8 @@ void RequestTransfers::swap_out(const Transfer::Waiter& who, const SharedPages& 
 }
 
 Admission::Kind RequestTransfers::swap_in(const Transfer::Waiter& who, const Pin& cached, uint64_t pages,
-                                          TransferState* state, uint32_t elsewhere) {
-  if (must_wait(pages, *state, elsewhere)) {
+                                          TransferState* state) {
+  if (must_wait(pages, *state)) {
     parts_.index.release(cached, false);
     return Admission::Kind::kBlocked;
   }

@@ -40,8 +40,8 @@ class RequestTransfers {
   RequestTransfers(KvContext* context, KvParts* parts, PageSupply* supply)
       : context_(*context), parts_(*parts), supply_(*supply) {}
 
-  // Whether `pages` GPU pages are unavailable, or no copy may use them yet. `elsewhere`: as in PageSupply.
-  bool must_wait(uint64_t pages, const TransferState& state, uint32_t elsewhere = 0);
+  // Whether `pages` GPU pages are unavailable, or no copy may use them yet.
+  bool must_wait(uint64_t pages, const TransferState& state);
   void wait(const Transfer::Waiter& who, TransferState* state, Transfer* transfer);
 
   // Whether the request, with `pages` pages, may be swapped out, as far as the layout does not matter. The
@@ -53,9 +53,8 @@ class RequestTransfers {
                 TransferState* state);
   // The pages are copied back, except those of `cached`, which the index still has on the GPU. kNow: nothing
   // had to be copied, and the request holds the pin. `pages`: that must be available, those copied included.
-  // REQUIRES: those copied are free, or evictable in the supply's cache.
   Admission::Kind swap_in(const Transfer::Waiter& who, const Pin& cached, uint64_t pages,
-                          TransferState* state, uint32_t elsewhere = 0);
+                          TransferState* state);
   // The request, whose KV is absent or on its way, has ended.
   void abandon(RequestId request, TransferState* state);
 

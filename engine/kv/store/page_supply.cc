@@ -7,24 +7,31 @@
 namespace kvtwin {
 
 PageId PageSupply::take(uint32_t more) {
-  if (oldest_first_) {
-    if (free_page_is_next()) return pool_.acquire();
-    evicted_ = true;
-    return cache_->evict_gpu_page();
+  if (free_page_is_next()) return pool_.acquire();
+  if (!oldest_first_) {
+    make_room(more);
+    return pool_.acquire();
   }
-  if (pool_.pages_free() == 0) {
-    const uint32_t batch = std::min(pages_evictable(), std::max(more, evict_batch_));
-    spare_.clear();
-    cache_->evict_gpu_pages(batch, &spare_);
-    for (const PageId page : spare_) free(page);
-    evicted_ = true;
-  }
+  // All that is evicted at once is older than every free page.
+  const uint64_t rank = cache_->next_eviction_rank();
+  evicted_ = true;
+  spare_.clear();
+  cache_->evict_pages(1, &spare_);
+  for (auto page = spare_.rbegin(); page != spare_.rend(); ++page) pool_.release_oldest(*page, rank);
   return pool_.acquire();
 }
 
-void PageSupply::check_invariants(uint64_t promised, uint32_t elsewhere) const {
+void PageSupply::make_room(uint32_t more) {
+  if (cache_ == nullptr || oldest_first_) return;
+  evicted_ = true;
+  spare_.clear();
+  cache_->evict_pages(std::min(pages_evictable(), std::max(more, evict_batch_)), &spare_);
+  for (const PageId page : spare_) free(page);
+}
+
+void PageSupply::check_invariants(uint64_t promised) const {
   KVT_CHECK(promised == reservations_.total());
-  KVT_CHECK(promised <= uint64_t{pool_.pages_free()} + pages_evictable() + elsewhere);
+  KVT_CHECK(promised <= uint64_t{pool_.pages_free()} + pages_evictable());
 }
 
 }  // namespace kvtwin

@@ -1,5 +1,6 @@
-// PageSupply gives requests the pages of one pool: free ones, then those of cached prefixes, which it evicts.
-// A request may take the pages that are free or evictable, without those reserved for others.
+// PageSupply gives requests the pages of one pool: free ones, and those of cached prefixes, which it evicts.
+// A request may take the pages that are free or evictable, without those reserved for others. Free pages go
+// first, or what is oldest (page_order.h).
 //
 // Invariant, verified by check_invariants(): reserved pages are free or evictable.
 
@@ -19,7 +20,7 @@ class PageSupply {
  public:
   // `cache` holds pages of the pool that can be evicted; null: there are none. `stamps` numbers releases.
   // *evicted is set when cached pages are lost. All must outlive this.
-  PageSupply(PagePool* pool, PrefixIndex* cache, PrefixIndex* stamps, PageOrder order, uint32_t evict_batch,
+  PageSupply(PagePool* pool, PageCache* cache, PrefixIndex* stamps, PageOrder order, uint32_t evict_batch,
              bool* evicted)
       : pool_(*pool),
         cache_(cache),
@@ -30,9 +31,9 @@ class PageSupply {
 
   uint32_t pages_free() const { return pool_.pages_free(); }
   uint32_t pages_evictable() const { return cache_ == nullptr ? 0 : cache_->pages_evictable(); }
-  // Pages that the owner of `own` may take. `elsewhere`: evictable pages that `cache` does not hold.
-  uint32_t available(const Reservation& own, uint32_t elsewhere = 0) const {
-    const uint64_t had = uint64_t{pool_.pages_free()} + pages_evictable() + elsewhere;
+  // Pages that the owner of `own` may take.
+  uint32_t available(const Reservation& own) const {
+    const uint64_t had = uint64_t{pool_.pages_free()} + pages_evictable();
     const uint64_t others = reservations_.of_others(own);
     return static_cast<uint32_t>(had > others ? had - others : 0);
   }
@@ -44,6 +45,9 @@ class PageSupply {
 
   // `more`: pages needed now, this one included. REQUIRES: that many are free or evictable.
   PageId take(uint32_t more);
+  // Evicts at least `more` pages, as far as they are evictable. Does nothing where the oldest page goes
+  // first.
+  void make_room(uint32_t more);
   // Appends `count` pages. REQUIRES: that many are free or evictable.
   void take(uint32_t count, std::vector<PageId>* pages) {
     for (uint32_t left = count; left > 0; --left) pages->push_back(take(left));
@@ -56,11 +60,11 @@ class PageSupply {
   Reservations& reservations() { return reservations_; }
   const Reservations& reservations() const { return reservations_; }
   // `promised`: the sum over requests.
-  void check_invariants(uint64_t promised, uint32_t elsewhere = 0) const;
+  void check_invariants(uint64_t promised) const;
 
  private:
   PagePool& pool_;
-  PrefixIndex* const cache_;
+  PageCache* const cache_;
   PrefixIndex& stamps_;
   const bool oldest_first_;
   const uint32_t evict_batch_;

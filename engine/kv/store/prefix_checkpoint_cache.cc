@@ -82,15 +82,18 @@ void PrefixCheckpointCache::hold(std::span<const PageId> prefix_checkpoints, boo
   }
 }
 
-void PrefixCheckpointCache::evict(std::vector<PageId>* pages) {
-  const PrefixCheckpointId id = index_.evict_gpu_page();
-  Record& record = records_[raw(id)];
-  KVT_CHECK(record.live && !record.held);
-  pages->insert(pages->end(), record.pages.begin(), record.pages.end());
-  pages_ -= static_cast<uint32_t>(record.pages.size());
-  evictable_ -= static_cast<uint32_t>(record.pages.size());
-  record = {};
-  numbers_.release(id, 0);
+void PrefixCheckpointCache::evict_pages(uint32_t count, std::vector<PageId>* pages) {
+  for (uint32_t evicted = 0; evicted < count;) {
+    const PrefixCheckpointId id = index_.evict_gpu_page();
+    Record& record = records_[raw(id)];
+    KVT_CHECK(record.live && !record.held);
+    const auto some = static_cast<uint32_t>(record.pages.size());
+    pages->insert(pages->end(), record.pages.begin(), record.pages.end());
+    pages_ -= some, evictable_ -= some;
+    evicted_ += some, evicted += some;
+    record = {};
+    numbers_.release(id, 0);
+  }
 }
 
 void PrefixCheckpointCache::check_invariants() const {

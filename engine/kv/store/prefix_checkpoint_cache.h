@@ -40,7 +40,7 @@ namespace kvtwin {
 // The number of a prefix checkpoint (commands.h). It takes the place of a page in the index.
 using PrefixCheckpointId = PageId;
 
-class PrefixCheckpointCache final : public HoldWatch {
+class PrefixCheckpointCache final : public HoldWatch, public PageCache {
  public:
   // Holds at most prefix_checkpoints_max at once; each has at least one page.
   PrefixCheckpointCache(uint32_t units_per_chunk, uint32_t prefix_checkpoints_max, const GroupShape& shape,
@@ -73,12 +73,14 @@ class PrefixCheckpointCache final : public HoldWatch {
   bool insert(uint64_t name_space, std::span<const UnitRun> identity, PrefixCheckpointId id, uint32_t tokens,
               uint32_t window, GroupTables* tables, Pin* pin);
 
-  // Evicts the next prefix checkpoint and appends its pages. REQUIRES: pages_evictable() > 0.
-  void evict(std::vector<PageId>* pages);
+  // The pages of prefix checkpoints that no pin protects. A prefix checkpoint is evicted as a whole.
+  uint32_t pages_evictable() const override { return evictable_; }
+  uint64_t next_eviction_rank() const override { return index_.next_eviction_rank(); }
+  void evict_pages(uint32_t count, std::vector<PageId>* pages) override;
+  uint64_t pages_evicted() const { return evicted_; }  // so far
 
   PrefixIndex& index() { return index_; }  // for its functions about sessions
   uint32_t pages() const { return pages_; }
-  uint32_t pages_evictable() const { return evictable_; }
   void hold(std::span<const PageId> prefix_checkpoints, bool held) override;
   void check_invariants() const;
 
@@ -104,6 +106,7 @@ class PrefixCheckpointCache final : public HoldWatch {
   std::vector<Record> records_;  // by number
   mutable std::vector<PageId> path_;
   uint32_t pages_ = 0, evictable_ = 0;
+  uint64_t evicted_ = 0;
 };
 
 }  // namespace kvtwin

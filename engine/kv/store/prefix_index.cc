@@ -236,7 +236,7 @@ PageId PrefixIndex::evict_gpu_page() {
   }
 }
 
-void PrefixIndex::evict_gpu_pages(uint32_t count, std::vector<PageId>* pages) {
+void PrefixIndex::evict_pages(uint32_t count, std::vector<PageId>* pages) {
   while (count > 0) {
     const uint32_t id = copied_.empty() ? uncopied_.top() : 0;
     const uint32_t alike = id == 0 ? 0 : std::min(pages_like_last(nodes_[id]), count);
@@ -361,7 +361,7 @@ void PrefixIndex::drop_behind(uint32_t id, uint32_t pages) {
 
 void PrefixIndex::release_copy(uint32_t id, uint32_t index) {
   const PageId page = nodes_[id].host[index];
-  (on_disk(page) ? disk_pool_ : host_pool_)->release(page, clock_);
+  (on_disk(page) ? disk_pool_ : host_pool_)->release(page, *clock_);
   set_host(id, index, kNoPage);
 }
 
@@ -452,7 +452,7 @@ void PrefixIndex::offloaded(const Pin& pin, uint32_t first, std::span<const Page
 }
 
 void PrefixIndex::offload_failed(const Pin& pin, std::span<const PageId> host) {
-  for (const PageId page : host) host_pool_->release(page, clock_);
+  for (const PageId page : host) host_pool_->release(page, *clock_);
   release(pin, false);
 }
 

@@ -42,6 +42,7 @@
 #include "engine/base/indexed_heap.h"
 #include "engine/base/units.h"
 #include "engine/kv/page_pool.h"
+#include "engine/kv/store/page_cache.h"
 #include "engine/kv/store/prefix_eviction.h"
 
 namespace kvtwin {
@@ -70,12 +71,15 @@ class HoldWatch {
   virtual void hold(std::span<const PageId> pages, bool held) = 0;
 };
 
-class PrefixIndex {
+class PrefixIndex final : public PageCache {
  public:
   // `host` (the host tier), `watch` and `disk` may be null. All must outlive the index. REQUIRES: no disk
   // without a host tier; no page is in two pools.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
               std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr, PagePool* disk = nullptr);
+
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node if the match
   // ends inside it.
@@ -129,10 +133,9 @@ class PrefixIndex {
   // Removes the next page to be evicted from the GPU and gives it to the caller. Pages with a host copy go
   // first. REQUIRES: pages_evictable() > 0.
   PageId evict_gpu_page();
-  // Does so `count` times, and appends the pages. REQUIRES: pages_evictable() >= count.
-  void evict_gpu_pages(uint32_t count, std::vector<PageId>* pages);
-  // The rank of the page that evict_gpu_page() would return. REQUIRES: pages_evictable() > 0.
-  uint64_t next_eviction_rank() const;
+  // Does so `count` times.
+  void evict_pages(uint32_t count, std::vector<PageId>* pages) override;
+  uint64_t next_eviction_rank() const override;
 
   // Drops the oldest copies until `pages` pages of the host tier are free; false: that is impossible.
   bool free_host_pages(uint32_t pages);
@@ -178,8 +181,10 @@ class PrefixIndex {
   // Replaces *kv_entries by the number of dropped KV entries of each page of the pin; empty if all are 0.
   void dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entries) const;
 
-  uint64_t tick() { return ++clock_; }  // a new stamp
-  uint32_t pages_evictable() const { return evictable_; }
+  uint64_t tick() { return ++*clock_; }  // a new stamp
+  // Stamps become comparable with those of `other`, which must outlive this. REQUIRES: both are empty.
+  void share_stamps(PrefixIndex* other) { clock_ = other->clock_; }
+  uint32_t pages_evictable() const override { return evictable_; }
   uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
   uint32_t pages_evictable_copied() const { return evictable_copied_; }
   uint32_t pages_gpu() const { return pages_gpu_; }
@@ -299,7 +304,8 @@ class PrefixIndex {
   std::vector<uint32_t> unused_marks_;
   IndexedHeap waited_for_;  // sessions, ordered by the end of their wait
   mutable std::vector<uint32_t> path_;
-  uint64_t clock_ = 0;
+  uint64_t own_clock_ = 0;
+  uint64_t* clock_ = &own_clock_;  // the newest stamp
   uint64_t evicted_ = 0;
   uint32_t evictable_ = 0, evictable_copied_ = 0;
   uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;

@@ -246,7 +246,7 @@ class Pair {
       pages.push_back(index_.evict_gpu_page());
     } else {
       const auto most = static_cast<uint32_t>(prng_.range(1, 8));
-      index_.evict_gpu_pages(std::min(most, index_.pages_evictable()), &pages);
+      index_.evict_pages(std::min(most, index_.pages_evictable()), &pages);
     }
     for (const PageId page : pages) {
       REQUIRE(page == naive_.evict());

@@ -53,6 +53,10 @@ constexpr uint64_t kEvictionSeeds = 9'000'000;
 // From this seed on, passes of probe tokens precede the compressions of prompts.
 constexpr uint64_t kPassSeeds = 10'000'000;
 
+// From this seed on, compressed prefixes are in one queue with free pages, or next to full reservations of
+// requests whose counts the data decides.
+constexpr uint64_t kCheckpointRoomSeeds = 11'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

@@ -26,6 +26,7 @@ constexpr uint64_t kFamilies[] = {
     kDiskSeeds,
     kEvictionSeeds,
     kPassSeeds,
+    kCheckpointRoomSeeds,
 };
 
 std::string line_of(uint64_t first) {

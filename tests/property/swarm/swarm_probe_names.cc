@@ -152,6 +152,7 @@ Probes plain_probes() {
 }  // namespace
 
 Probes all_probes(uint64_t last) {
+  if (last >= kCheckpointRoomSeeds) return prefix_checkpoint_probes();
   if (last >= kPassSeeds) return pass_probes();
   if (last >= kEvictionSeeds) return eviction_probes();
   if (last >= kDiskSeeds) return disk_probes();

@@ -457,9 +457,25 @@ Setting draw_passes(uint64_t seed) {
   return setting;
 }
 
+// A setting with compressed prefixes, whose pages are in one queue with free ones, or next to full
+// reservations of requests whose counts the data decides.
+Setting draw_checkpoint_room(uint64_t seed) {
+  Prng prng(draw({seed, 0xc4ec}));
+  const uint64_t family = prng.chance(1, 4) ? kRetentionSwapSeeds : kPrefixCheckpointSeeds;
+  Setting setting = draw_family(family + seed - kCheckpointRoomSeeds);
+  const bool oldest_first = prng.chance(2, 3), reserves = prng.chance(1, 2);
+  for (CoreConfig& config : setting.run.engines) {
+    if (oldest_first) config.page_order = PageOrder::kOldestFirst, config.prefix_eviction = "lru";
+    if (reserves) config.admission = AdmissionKind::kFullReservation;
+    KVT_CHECK(!validate_axes(setting.run.make_axes(config), config.policies, config).has_value());
+  }
+  return setting;
+}
+
 }  // namespace
 
 Setting draw_setting(uint64_t seed) {
+  if (seed >= kCheckpointRoomSeeds) return draw_checkpoint_room(seed);
   if (seed >= kPassSeeds) return draw_passes(seed);
   return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed);
 }

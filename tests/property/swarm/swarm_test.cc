@@ -96,6 +96,15 @@ TEST_CASE("X-3 X-4 swarm: passes of probe tokens precede compressions") {
   for (const auto& probe : probes) CHECK_MESSAGE(probe.second > 0, probe.first);
 }
 
+TEST_CASE("X-3 X-4 X-5 swarm: compressed prefixes in one queue with free pages, and full reservations") {
+  Probes probes = all_probes(kCheckpointRoomSeeds);
+  for (uint64_t seed = kCheckpointRoomSeeds; seed < kCheckpointRoomSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 // Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
 // content of each), a source is released once, and routers decide the same under any coalescing.
 TEST_CASE("X-3 X-4 swarm: different engines, separated prefill and decode, all routers") {

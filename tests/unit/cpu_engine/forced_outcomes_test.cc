@@ -111,10 +111,7 @@ TEST_CASE("forced recalls: they are distributed evenly, and met even if the mode
   deal_recall({}, {}, 4, true, {});
 }
 
-TEST_CASE("forced counts and rows") {
-  CHECK(forced_keep_count(30, 10, 50) == 20);
-  CHECK(forced_keep_count(5, 10, 50) == 0);
-  CHECK(forced_keep_count(100, 10, 50) == 50);
+TEST_CASE("forced rows") {
   const std::vector<uint64_t> live = {0b1011, 1};
   const std::vector<uint32_t> positions = {0, 2, 3, 64, 200}, forced = {1};
   CHECK(forced_outcome_rows(live, positions, forced, 4) == std::vector<uint32_t>{0, 1, 2, 3});

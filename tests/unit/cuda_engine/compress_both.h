@@ -188,9 +188,12 @@ struct ExpectedOutcome {
   bool compare = false;    // compare with the CPU engine that retains the GPU's entries
   bool judge = false;      // compare with the CPU engine that retains by its own scores
   bool launched = false;   // compare with an engine without graphs
-  bool host_rule = false;  // compare with an engine that scores IntentKV's rule on the host, as a residual
+  bool undivided = false;  // compare with an engine whose kernel divides decodes itself
+  bool on_host = false;    // compare with an engine that scores on the host
   bool spans = false;      // prompts say what they ask
   uint32_t cancels = 0, sessions = 3;
+  std::optional<cpu::ScorerWeights> weights{};  // absent: drawn
+  PartitionSpec partition{};
   std::function<void(kernels::ScoreSpec*)> adjust{};
   decltype(cuda::CudaEngineConfig::issued) issued{};  // of the GPU
 };
@@ -227,7 +230,10 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cpu::IdentityTokens* tokens) {
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
-  if (what.host_rule) options.config.score.scorer = kernels::find_scorer("intent_residual");
+  if (what.undivided) options.config.core.policies.partition = "uniform";
+  static kernels::ScorerDefinition host_scorer;  // outlives the twin
+  host_scorer = *options.config.score.scorer, host_scorer.device = kernels::DeviceScores::kHost;
+  if (what.on_host) options.config.score.scorer = &host_scorer;
   auto cache = cuda::make_compressed(options, memory_of(own), &weights);
   REQUIRE(cache);
   auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(*cache));
@@ -240,6 +246,15 @@ inline cuda::CudaEngineConfig noting(cuda::CudaEngineConfig config, const Expect
   return config;
 }
 
+inline cuda::CudaEngineConfig engine_config(const CoreConfig& config) {
+  cuda::CudaEngineConfig own;
+  own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu;
+  own.pages_host = config.pages_host, own.row_sizes = config.capture_sizes;
+  own.rows_max = config.step_tokens_max, own.samples_max = config.requests_max;
+  own.poison = true;
+  return own;
+}
+
 inline PairedEngines run_both(const ExpectedOutcome& what) {
   const auto problem = validate_core_config(what.config);
   REQUIRE_MESSAGE(!problem.has_value(), problem.value_or(""));
@@ -247,16 +262,13 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
   cpu::IdentityTokens tokens(
       {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
-  cuda::CudaEngineConfig own;
-  own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
-  own.pages_host = what.config.pages_host;
-  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.requests_max;
-  own.poison = true;
+  const cuda::CudaEngineConfig own = engine_config(what.config);
   PairedEngines* record = nullptr;
   kernels::ScoreSpec score = score_of(what.config);
   if (what.adjust) what.adjust(&score);
   cuda::CompressedOptions gpu_options;
-  gpu_options.config = {.core = what.config, .score = score, .seed = 9};
+  gpu_options.config = {.core = what.config, .score = score, .seed = 9, .weights = what.weights};
+  gpu_options.partition = what.partition;
   gpu_options.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
     record->by_gpu[{request, head}].assign(positions.begin(), positions.end());
   };
@@ -268,7 +280,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {
-    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
+    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9, .weights = what.weights};
     config.force_outcomes = [&](RequestId request, uint32_t head) -> std::span<const uint32_t> {
       return record->by_gpu.at({request, head});
     };
@@ -279,16 +291,18 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   std::unique_ptr<cpu::CpuEngine> judge;
   const cpu::CompressedCache* judged = nullptr;
   if (what.judge) {
-    auto made = cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9},
-                                           memory_on_cpu(own), &weights);
+    auto made =
+        cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9, .weights = what.weights},
+                                   memory_on_cpu(own), &weights);
     REQUIRE(made);
     judged = made->get();
     judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
   const std::unique_ptr<cuda::CudaEngine> twin =
-      what.launched || what.host_rule ? other_twin(what, gpu_options, own, weights, *device, &tokens)
-                                      : nullptr;
+      what.launched || what.on_host || what.undivided
+          ? other_twin(what, gpu_options, own, weights, *device, &tokens)
+          : nullptr;
   PairedEngines both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;

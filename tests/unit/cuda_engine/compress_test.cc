@@ -135,6 +135,32 @@ TEST_CASE("cuda compress: steps replayed as graphs equal steps launched without 
   check_replays(methods());
 }
 
+TEST_CASE("cuda compress: decodes are padded to captured sizes, whose graphs are made at start-up") {
+  const Method padded[] = {
+      {"snapkv", "uniform", "compact"},
+      {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer},
+      {"fastkvzip", "released", "ragged", 2},
+      {"streaming_llm", "uniform", "ring"},
+      {"snapkv", "uniform", "page_mask"},
+      {"knorm", "ratio", "slot_mask", 0, Clustering::kAdjacent, CompressionTrigger::kPromptEnd},
+  };
+  for (const Method& method : padded) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    for (const LlmSpec& llm : models()) {
+      ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 5, .compare = true};
+      what.launched = true;
+      const uint64_t unpadded = run_both(what).replays;
+      what.config.capture_sizes = {1, 2, 4, 8};
+      const PairedEngines result = run_both(what);
+      CHECK(result.unequal == 0);
+      CHECK_MESSAGE(result.worst < bf16_tolerance(llm), steps_off(result, bf16_tolerance(llm)));
+      CHECK(result.replays > unpadded);
+      MESSAGE(name << ": " << result.replays << " steps were replays, " << unpadded << " without padding");
+    }
+  }
+}
+
 TEST_CASE("X-3 cuda compress: the same holds under pressure, with preemptions and cancelled requests") {
   CHECK(check_under_pressure(methods()) > 3);
 }

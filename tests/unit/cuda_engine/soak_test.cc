@@ -74,6 +74,7 @@ const Method kMethods[] = {{"snapkv", "uniform", "compact"},
 struct Scene {
   Kind kind = Kind::kDense;
   CoreConfig config;
+  RecallCopies copies{};
   uint64_t seed = 0;
   uint32_t prompt_max = 60;
 };
@@ -90,13 +91,14 @@ void draw_plain(Kind kind, Prng* prng, CoreConfig* config) {
   if (kind == Kind::kOffload) config->preemption = PreemptionKind::kSwap;
 }
 
-void draw_retrieved(Prng* prng, CoreConfig* config) {
+void draw_retrieved(Prng* prng, Scene* scene) {
   const char* const names[] = {"freekv", "arkvale", "quest"};
   RetrievalSetting setting = setting_of(names[prng->range(0, 2)], -0.1);
   setting.pages_gpu = static_cast<uint32_t>(prng->range(34, 50)), setting.pages_host = 120;
   if (prng->chance(1, 2)) setting.copies.layout = HostPageLayout::kNhd;
   if (setting.retrieval == "quest") setting.spec.layers_dense = static_cast<uint32_t>(prng->range(0, 1));
-  *config = core_of(setting);
+  scene->config = core_of(setting);
+  scene->copies = setting.copies;
 }
 
 Scene draw_scene(uint64_t seed, const LlmSpec& llm) {
@@ -114,7 +116,7 @@ Scene draw_scene(uint64_t seed, const LlmSpec& llm) {
     out.config.pages_gpu = static_cast<uint32_t>(prng.range(14, 24)) * groups;
     out.prompt_max = 150;
   } else if (out.kind == Kind::kRetrieved || out.kind == Kind::kForced) {
-    draw_retrieved(&prng, &out.config);
+    draw_retrieved(&prng, &out);
     out.prompt_max = 330;
   } else {
     draw_plain(out.kind, &prng, &out.config);
@@ -141,9 +143,11 @@ cuda::OwnedCache cache_of(const Scene& scene, const OnDevice& d, uint64_t delays
     return std::move(*made);
   }
   if (config.policies.retrieval == "all") return nullptr;
-  auto made = cuda::make_retrieved(
-      {method_named(config.policies.retrieval), config.policies.retrieval_spec, {.delays = delays}}, memory,
-      d.llm);
+  auto made = cuda::make_retrieved({method_named(config.policies.retrieval),
+                                    config.policies.retrieval_spec,
+                                    scene.copies,
+                                    {.delays = delays}},
+                                   memory, d.llm);
   REQUIRE(made.has_value());
   return std::move(*made);
 }

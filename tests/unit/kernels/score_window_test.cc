@@ -241,16 +241,19 @@ TEST_CASE(
     }
     for (const bool renormalise : {false, true}) {
       const AttentionScores attention_scores{q.view(), {}, k.view(), {k.rows, {}}, own.view(), renormalise};
-      const std::vector<float> maps = mean_attention(attention_scores);
-      for (uint32_t j = 0; j < q.heads; ++j) {
+      const std::vector<float> sums =
+          scores_of({.kernel = 1, .pool = Pool::kNone, .reduce = Reduce::kSum}, attention_scores);
+      for (uint32_t h = 0; h < shape.heads; ++h) {
         std::vector<double> expected(k.rows, 0.0);
-        for (uint32_t i = 0; i < probes; ++i) {
-          const std::vector<double> row = attend(q.at(j, i), all, j / shape.group, k.rows + i + 1);
-          double mass = 0;
-          for (uint32_t p = 0; p < k.rows; ++p) mass += row[p];
-          for (uint32_t p = 0; p < k.rows; ++p) expected[p] += row[p] / (renormalise ? mass : 1.0) / probes;
+        for (uint32_t j = h * shape.group; j < (h + 1) * shape.group; ++j) {
+          for (uint32_t i = 0; i < probes; ++i) {
+            const std::vector<double> row = attend(q.at(j, i), all, h, k.rows + i + 1);
+            double mass = 0;
+            for (uint32_t p = 0; p < k.rows; ++p) mass += row[p];
+            for (uint32_t p = 0; p < k.rows; ++p) expected[p] += row[p] / (renormalise ? mass : 1.0) / probes;
+          }
         }
-        for (uint32_t p = 0; p < k.rows; ++p) CHECK(off_by(maps[j * k.rows + p], expected[p]) < 2e-5);
+        for (uint32_t p = 0; p < k.rows; ++p) CHECK(off_by(sums[h * k.rows + p], expected[p]) < 2e-5);
       }
       const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
       CHECK(std::none_of(scores.begin(), scores.end(), [](float s) { return s == kMustStay; }));
@@ -258,20 +261,15 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "J-2 with a budget of N or more, Judge Q retains every entry: attention is that of the full cache") {
+TEST_CASE("J-2 with a budget of N or more, Judge Q retains every entry") {
   Prng prng(18);
   const Case c = make_case(&prng, {2, 4, 30, 16}, 1);
-  const Tensor probes = random_tensor(&prng, 8, 4, 16), v = random_tensor(&prng, 2, 30, 16);
+  const Tensor probes = random_tensor(&prng, 8, 4, 16);
   const AttentionScores attention_scores{probes.view(), {}, c.k.view(), {30, {}}, {}, false};
   const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
   for (const uint32_t budget : {30u, 31u, 1000u}) {
-    std::vector<RowSet> retained;
-    for (uint32_t h = 0; h < 2; ++h) {
-      retained.push_back(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget));
-      CHECK(retained.back().size() == 30);
-    }
-    CHECK(output_error(c.attention_scores(), v.view(), retained).max_abs == 0.0);
+    for (uint32_t h = 0; h < 2; ++h)
+      CHECK(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget).size() == 30);
   }
 }
 
@@ -293,9 +291,4 @@ TEST_CASE("J-3 oracle mode: probe tokens equal to the response tokens have hit r
   }
   CHECK(hit_rate(equal) == 1.0);
   CHECK(hit_rate(different) < 1.0);
-}
-
-TEST_CASE("TANGRAM: the window is halved for chunks below 1000 tokens") {
-  CHECK(tangram_window(999) == 16);
-  CHECK(tangram_window(1000) == 32);
 }

@@ -121,6 +121,6 @@ TEST_CASE("combinations: the scorer that a session's view depends on is not shar
   CHECK(judge.reason->of.second == Choice::kIdentity);
   CHECK(pairs.verdict(Choice::kScorer, "judge_q", Choice::kIdentity, "session", Computes::kSim).verdict ==
         Support::kWorks);
-  CHECK(pairs.verdict(Choice::kPartition, "aot", Choice::kIdentity, "session", Computes::kCuda).verdict ==
+  CHECK(pairs.verdict(Choice::kPartition, "aot", Choice::kLayout, "paged", Computes::kCuda).verdict ==
         Support::kNotBuilt);
 }

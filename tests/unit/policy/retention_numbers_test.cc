@@ -123,28 +123,58 @@ TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window ar
 
 TEST_CASE("outcome rules: the count that ends a ranking has a floor, whole pages and a ceiling") {
   struct Case {
-    CountedBy counted_by;
+    const char* budget;
     GroupEntries group;
     uint32_t ranked, retained;
   };
   const Case cases[] = {
-      {CountedBy::kLayer, {1000, 36, 964}, 100, 100},      // no floor, no pages
-      {CountedBy::kLayer, {1000, 36, 50}, 100, 50},        // never more than there are
-      {CountedBy::kChunkRule, {1000, 36, 964}, 100, 112},  // whole pages
-      {CountedBy::kChunkRule, {1000, 36, 964}, 112, 112},  // whole pages already
-      {CountedBy::kChunkRule, {1000, 36, 964}, 0, 32},     // floor: 64 with the 36 fixed ones, 28, rounded up
-      {CountedBy::kChunkRule, {1000, 64, 936}, 0, 0},      // the fixed ones reach the floor
-      {CountedBy::kChunkRule, {40, 36, 4}, 0, 4},          // no floor above the tokens
-      {CountedBy::kChunkRule, {1000, 36, 110}, 100, 110},  // rounding stops at the candidates
-      {CountedBy::kChunkRule, {1000, 0, 20}, 5, 20},       // and so does the floor
+      {"top_per_layer", {1000, 36, 964}, 100, 100},  // no floor, no pages
+      {"top_per_layer", {1000, 36, 50}, 100, 50},    // never more than there are
+      {"released", {1000, 36, 964}, 100, 112},       // whole pages
+      {"released", {1000, 36, 964}, 112, 112},       // whole pages already
+      {"released", {1000, 36, 964}, 0, 32},          // floor: 64 with the 36 fixed ones, 28, rounded up
+      {"released", {1000, 64, 936}, 0, 0},           // the fixed ones reach the floor
+      {"released", {40, 36, 4}, 0, 4},               // no floor above the tokens
+      {"released", {1000, 36, 110}, 100, 110},       // rounding stops at the candidates
+      {"released", {1000, 0, 20}, 5, 20},            // and so does the floor
   };
-  BudgetSpec spec;
-  spec.retained_min = 64;
   for (const Case& c : cases) {
+    PolicySet set;
+    set.budget = c.budget;
+    set.budget_spec.retained_min = 64;
     CAPTURE(c.group.fixed);
     CAPTURE(c.ranked);
-    CHECK(finish_count(c.counted_by, spec, 16, c.group, c.ranked) == c.retained);
+    // A group is as long as its longest member.
+    const CountRule::Ranked ranked[] = {{1, c.ranked / 2}, {1, c.ranked}, {0, 0}};
+    const GroupEntries groups[] = {{}, c.group};
+    CHECK(CountRule(set, 16).finish(ranked, groups) == std::vector<uint32_t>{0, c.retained});
   }
+}
+
+TEST_CASE("outcome rules: a forced count leaves the fixed entries, and no more than there are") {
+  CHECK(forced_keep_count(30, {100, 10, 50}) == 20);
+  CHECK(forced_keep_count(5, {100, 10, 50}) == 0);
+  CHECK(forced_keep_count(100, {100, 10, 50}) == 50);
+}
+
+TEST_CASE("outcome rules: the number expected of a head is its part of the budget") {
+  PolicySet set;
+  set.budget = "ada";
+  set.budget_spec.sinks = 4, set.budget_spec.window = 32, set.budget_spec.kv_entries = 136;
+  CHECK(CountRule(set, 16).expected(1000, 1036) == 100);
+  CHECK(CountRule(set, 16).expected(3, 39) == 3);  // there are no more
+  set.budget = "top_per_layer", set.budget_spec.ratio = kWhole / 2;
+  CHECK(CountRule(set, 16).expected(96, 132) == 32);  // of 128 tokens, 64, of which the window are 32
+}
+
+TEST_CASE("outcome rules: tokens that are left are reported by position") {
+  const uint32_t positions[] = {0, 3, 64, 66, 130}, rows[] = {0, 2, 4};
+  std::vector<uint64_t> live = {7};
+  std::vector<uint32_t> dropped;
+  CHECK(retain_tokens(positions, rows, 140, &live, [&](uint32_t row) { dropped.push_back(row); }) ==
+        std::vector<uint32_t>{0, 64, 130});
+  CHECK(dropped == std::vector<uint32_t>{1, 3});
+  CHECK(live == std::vector<uint64_t>{7, 1, 1, 4});
 }
 
 TEST_CASE("outcome rules: a head misses at most what its slots do not hold") {

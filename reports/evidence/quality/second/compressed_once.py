@@ -1,7 +1,7 @@
 """A document is compressed once, before its questions are known, with KVzip's scores (which the engines compute only when
 a whole prompt has ended, and then reuse no prefix).
 
-  python3 compressed_once.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [TASK,...]
+  python3 compressed_once.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [TASK,...] [PROCESSES]
 
 Documents of 384 tokens of `multi_key` and `variable_tracking`, six questions each; no question is visible when entries are
 dropped. KVzip: the document is passed again behind itself, after the request of the task `repeat`; an entry's score is the
@@ -12,6 +12,8 @@ retains as many entries (uniform), or the best of a layer or of all layers are r
 they retain, share the largest count among them, for the same bytes in total.
 """
 
+import concurrent.futures
+import functools
 import sys
 
 import numpy as np
@@ -81,41 +83,54 @@ def cells():
             yield level, group, entries
 
 
-def say(task, count, losses, right, fraction):
-    print(f"{task}: loss of a repeated token {np.mean(losses):.2f}, {count} documents", flush=True)
-    for (name, level, group, entries), answers in right.items():
-        kept = 100 * np.mean(fraction[name, level, group, entries])
+def document(model, ids, spans):
+    """One document: the loss of a repeated token, right answers and the fraction retained by cell."""
+    n = spans[0][0] - 3
+    cache, text = tiny.Cache(model, n + 8), ids[FRAME:n]
+    model.run(model.embed(ids[:n]), cache)
+    repeats, logits = attended(model, cache, np.concatenate([REPEAT, text]), n)
+    loss = tiny.loss(logits[len(REPEAT) - 1:-1], text) / len(text)
+    asked = np.max([attended(model, cache, ids[begin - 3:end], n)[0] for begin, end, _ in spans], 0)
+    keep = {("full", "", 1, DOCUMENT): np.ones(repeats.shape, bool)}
+    keep |= {("KVzip", *cell): retained(repeats, cell[0], cell[2], cell[1]) for cell in cells()}
+    keep["questions", "uniform", 1, 32] = retained(asked, "uniform", 32)
+    keys = cache.k[:, :n].transpose(0, 2, 1, 3)
+    away = -(tiny.unit(keys) * tiny.unit(tiny.unit(keys).mean(2, keepdims=True))).sum(-1)
+    keep |= {("KeyDiff", "uniform", 1, entries): retained(away, "uniform", entries) for entries in (32, 64)}
+    right = {}
+    for cell, mask in keep.items():
+        for begin, end, _ in spans:
+            cache.n = n
+            got, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache,
+                               visible=lambda layer, head, q: np.flatnonzero(mask[layer, head]))
+            right.setdefault(cell, []).append(tiny.right(got[3:], ids[begin + 1:end]))
+    exact = bool((logits[len(REPEAT) - 1:-1].argmax(-1) == text).all())
+    return loss, exact, right, {cell: mask.mean() for cell, mask in keep.items()}
+
+
+def say(task, done):
+    losses, exact, right, fraction = zip(*done)
+    print(f"{task}: loss of a repeated token {np.mean(losses):.2f}, {sum(exact)} of {len(done)} documents repeated exactly",
+          flush=True)
+    for cell in right[0]:
+        name, level, group, entries = cell
+        answers = [answer for one in right for answer in one[cell]]
+        kept = 100 * np.mean([one[cell] for one in fraction])
         print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries ({kept:4.1f} %): "
               f"{tiny.wilson(sum(answers), len(answers))} %", flush=True)
 
 
 def main():
     tool, folder = sys.argv[1:3]
-    model, count = tiny.Model(folder), int(sys.argv[3]) if len(sys.argv) > 3 else 42
-    for task in (sys.argv[4] if len(sys.argv) > 4 else "multi_key,variable_tracking").split(","):
-        right, losses, fraction = {}, [], {}
-        for ids, spans in tiny.sessions(tool, task, DOCUMENT + 6 * 7, 6, count):
-            n = spans[0][0] - 3
-            cache, text = tiny.Cache(model, n + 8), ids[FRAME:n]
-            model.run(model.embed(ids[:n]), cache)
-            repeats, logits = attended(model, cache, np.concatenate([REPEAT, text]), n)
-            losses.append(tiny.loss(logits[len(REPEAT) - 1:-1], text) / len(text))
-            asked = np.max([attended(model, cache, ids[begin - 3:end], n)[0] for begin, end, _ in spans], 0)
-            keep = {("full", "", 1, DOCUMENT): np.ones(repeats.shape, bool)}
-            keep |= {("KVzip", *cell): retained(repeats, cell[0], cell[2], cell[1]) for cell in cells()}
-            keep["questions", "uniform", 1, 32] = retained(asked, "uniform", 32)
-            keys = cache.k[:, :n].transpose(0, 2, 1, 3)
-            away = -(tiny.unit(keys) * tiny.unit(tiny.unit(keys).mean(2, keepdims=True))).sum(-1)
-            keep |= {("KeyDiff", "uniform", 1, entries): retained(away, "uniform", entries) for entries in (32, 64)}
-            for cell, mask in keep.items():
-                fraction.setdefault(cell, []).append(mask.mean())
-                for begin, end, _ in spans:
-                    cache.n = n
-                    logits, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache,
-                                          visible=lambda layer, head, q: np.flatnonzero(mask[layer, head]))
-                    right.setdefault(cell, []).append(tiny.right(logits[3:], ids[begin + 1:end]))
-            if len(losses) % 12 == 0 or len(losses) == count:  # a run that is cut off has said what it has
-                say(task, len(losses), losses, right, fraction)
+    given = dict(enumerate(sys.argv))
+    count, tasks = int(given.get(3, 42)), given.get(4, "multi_key,variable_tracking")
+    with concurrent.futures.ProcessPoolExecutor(int(given.get(5, 1))) as pool:
+        for task in tasks.split(","):
+            asked, done = tiny.sessions(tool, task, DOCUMENT + 6 * 7, 6, count), []
+            for one in pool.map(functools.partial(document, tiny.Model(folder)), *zip(*asked)):
+                done.append(one)
+                if len(done) % 12 == 0 or len(done) == count:  # a run that is cut off has said what it has
+                    say(task, done)
 
 
 if __name__ == "__main__":
