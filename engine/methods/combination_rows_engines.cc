@@ -120,10 +120,11 @@ constexpr CombinationRow kEngineRows[] = {
      "choose layout compact"},
     {kCudaOnly,
      kNotBuilt,
-     {kScorer, kLayout},
-     [](Given c) { return c.in_place() && c.scorer.gathers; },
-     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
-     "choose layout compact"},
+     {kScorer, kLayout, kPrefixCache},
+     [](Given c) { return c.in_place() && c.scorer.gathers && c.prefix_cache; },
+     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them: "
+     "that is not computed on CUDA",
+     "set prefix_cache: false, or choose layout compact"},
 };
 
 }  // namespace
