@@ -24,6 +24,8 @@ struct KvMemory {
   uint32_t pages_host = 0;  // behind them, in pinned memory
   uint32_t rows_max = 0;    // tokens of one step, padded
   bool poison = false;      // pages are filled with NaN when they are granted: tests
+  // Requests of one step: retrieval takes its memory for them before the first step. 0: as they come.
+  uint32_t requests_max = 0;
 };
 
 struct CompressedOptions {

@@ -111,6 +111,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   if (!drops(config) && kind == RetrievalKind::kReadsAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  memory.requests_max = engine.samples_max;
   if (packs && !drops(config)) return make_packed(config, memory, &weights->llm());
   const cuda::RetrievedOptions retrieved{
       .kind = kind,

@@ -126,6 +126,7 @@ std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep
   return {{"operation", text(name_of(op.kind))},
           {"layer", op.layer == kNoLayer ? none : fmt::to_string(op.layer)},
           {"stream", text(graph.streams()[static_cast<size_t>(op.stream)])},
+          {"starts", text(starts_of(graph, OpId{i}))},
           {"happens", graph.absent(OpId{i}) ? "false" : "true"},
           {"predicated", op.outcome == kAlways ? "false" : "true"},
           {"required", op.required ? "true" : "false"},
@@ -134,8 +135,7 @@ std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep
           {"bytes", fmt::to_string(graph.bytes(OpId{i}))},
           {"critical", step.waits[i].critical ? "true" : "false"},
           {"slack_ns", slack == kNobodyWaits ? none : ns(slack)},
-          {"stalled_ns", ns(step.waits[i].stalled)},
-          {"starts", text(starts_of(graph, OpId{i}))}};
+          {"stalled_ns", ns(step.waits[i].stalled)}};
 }
 
 std::string records(const ExplainedStep& step, OutputFormat format) {

@@ -110,9 +110,18 @@ Result<void> RetrievedCache::allocate() {
   ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
   shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   if (offloaded_) shape.first_host = memory_.pages_gpu;
-  return take(RetrievalMemory::make(
-                  llm_, shape,
-                  {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, offloaded_}),
+  // The longest context: of the model, or what there are pages for.
+  uint32_t candidates = offloaded_ ? memory_.pages_host : memory_.pages_gpu;
+  if (llm_.context_window > 0) candidates = std::min(candidates, pages_of(llm_.context_window));
+  // Lists of all pages, and what each request adds to the lists of a step.
+  const uint64_t lists =
+      (uint64_t{memory_.pages_gpu} + memory_.pages_host) * sizeof(uint32_t) + (uint64_t{1} << 20);
+  for (DeviceLists* const list : {&upload_, &enter_upload_}) {
+    if (memory_.requests_max > 0) list->reserve(lists);
+  }
+  return take(RetrievalMemory::make(llm_, shape,
+                                    {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host,
+                                     offloaded_, memory_.requests_max, candidates}),
               &choices_);
 }
 

@@ -241,6 +241,11 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
   return std::move(*twin);
 }
 
+inline cuda::CudaEngineConfig noting(cuda::CudaEngineConfig config, const ExpectedOutcome& what) {
+  config.issued = what.issued;
+  return config;
+}
+
 inline cuda::CudaEngineConfig engine_config(const CoreConfig& config) {
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu;
@@ -271,9 +276,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
   auto cache = cuda::make_compressed(gpu_options, memory_of(own), &weights);
   REQUIRE(cache);
-  cuda::CudaEngineConfig noted = own;
-  noted.issued = what.issued;
-  auto gpu = cuda::CudaEngine::make(noted, device.get(), &tokens, std::move(*cache));
+  auto gpu = cuda::CudaEngine::make(noting(own, what), device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
   std::unique_ptr<cpu::CpuEngine> cpu;
   if (what.compare) {

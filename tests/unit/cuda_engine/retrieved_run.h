@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/common/cpu_backend.h"
+#include "engine/cuda/device/buffer.h"
 #include "engine/cuda/device/happens_before.h"
 #include "engine/cuda/retrieval/retrieved.h"
 #include "engine/methods/registry.h"
@@ -118,13 +119,15 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
     REQUIRE(!cuda::check_retrieved(method, setting.spec, setting.copies, llm, core.page_tokens).has_value());
     Result<cuda::OwnedCache> made = cuda::make_retrieved(
         {method, setting.spec, setting.copies, tests},
-        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
+        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true, core.requests_max},
+        llm);
     REQUIRE(made.has_value());
     cache = std::move(*made);
   }
   Result<std::unique_ptr<cuda::CudaEngine>> engine =
       cuda::CudaEngine::make(config, &model, &tokens, std::move(cache));
   REQUIRE(engine.has_value());
+  const uint64_t taken = cuda::Buffer::live_bytes(cuda::Buffer::Kind::kDevice);
   CudaListener listener(engine->get(), llm.vocab, tests.left_out == Edge::kNone, &out);
   std::optional<sim::RetrievalSource> model_source;
   std::optional<ForcedOutcomes> forcing;
@@ -138,6 +141,8 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   Recorder recorder(options, {"retrieval", setting.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
+  // All memory was taken before the first step.
+  CHECK(cuda::Buffer::live_bytes(cuda::Buffer::Kind::kDevice) == taken);
   CHECK(client.finished == kRetrievalRequests.size());
   check_replays(recorder.finish(end), end.digest);
   out.digest = end.digest;
