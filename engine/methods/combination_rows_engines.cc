@@ -102,6 +102,14 @@ constexpr CombinationRow kEngineRows[] = {
      "set precision: int4, retrieval: freekv, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
+     {kScorer},
+     [](Given c) { return c.ranks() && c.scorer.gathers && at_chunks(c); },
+     "scorer {scorer} gathers attention over a whole prompt, and at chunk ends it would be that of each "
+     "chunk "
+     "alone, which is not computed on CUDA",
+     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
      {kScorer, kPrecision},
      [](Given c) { return c.drops() && c.precision.packed() && c.scorer.gathers; },
      "what scorer {scorer} gathers of KV entries that are packed (precision {precision}) is not computed on "
@@ -127,10 +135,11 @@ constexpr CombinationRow kEngineRows[] = {
      "choose layout compact"},
     {kCudaOnly,
      kNotBuilt,
-     {kScorer, kLayout},
-     [](Given c) { return c.in_place() && c.scorer.gathers; },
-     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
-     "choose layout compact"},
+     {kScorer, kLayout, kPrefixCache},
+     [](Given c) { return c.in_place() && c.scorer.gathers && c.prefix_cache; },
+     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them: "
+     "that is not computed on CUDA",
+     "set prefix_cache: false, or choose layout compact"},
 };
 
 }  // namespace

@@ -283,8 +283,10 @@ void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const St
       scores_->spec().scorer->source == kernels::ScoreSource::kStamps;  // each at its own request's time
   uint32_t first = lists.score_heads.first;
   for (size_t i = 0; i < work_.size();) {
-    const cpu::StepRows& rows = work_[i++].rows;
+    Work& work = work_[i++];
+    const cpu::StepRows& rows = work.rows;
     if (!scores_->observes(rows)) continue;
+    attention_scores.kv_entries.listed = read_of(&work, layer * llm_.kv_heads).listed;
     // Decodes of all requests are scored together. A chunk is scored alone: its kernels distribute its query
     // rows out to the SMs by how many there are, and how many KV entries (attention_score_grid.h).
     attention_scores.queries_max = stamps ? 1 : rows.tokens, attention_scores.count = llm_.kv_heads;

@@ -345,7 +345,7 @@ void CompressedCache::add_holds(uint32_t head, Work* work) {
 
 // What the rows of an entry see of a head, for accumulators and stamps.
 void CompressedCache::add_attention_scores(uint32_t head, const Work& work, const Read& read) {
-  KVT_CHECK(!read.listed && !work.rows.staged && !kv_entries_.packed());
+  KVT_CHECK(!work.rows.staged && !kv_entries_.packed());
   const bool newest = scores_->spec().scorer->source == kernels::ScoreSource::kStamps;
   const uint32_t queries = newest ? 1 : work.rows.tokens, first = work.rows.tokens - queries;
   AttentionScoreHead attention_scores;

@@ -161,6 +161,25 @@ TEST_CASE("cuda compress: decodes are padded to captured sizes, whose graphs are
   }
 }
 
+TEST_CASE("G-3 cuda compress: sums of attention are gathered beside dropped slots, where nothing is shared") {
+  for (const char* scorer : {"h2o", "h2o_prefill"}) {
+    for (const char* layout : {"page_mask", "slot_mask"}) {
+      const Method method{scorer, "uniform", layout};
+      const std::string name = name_of(method);
+      CAPTURE(name);
+      for (const LlmSpec& llm : models()) {
+        ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 2, .compare = true};
+        what.config.prefix_cache = false, what.cancels = 10;
+        const PairedEngines result = run_both(what);
+        CHECK_MESSAGE(result.worst < bf16_tolerance(llm), steps_off(result, bf16_tolerance(llm)));
+        CHECK(result.compressions > 5);
+        MESSAGE(name << ": " << result.compressions << " compressions, worst relative error of logits "
+                     << result.worst);
+      }
+    }
+  }
+}
+
 TEST_CASE("X-3 cuda compress: the same holds under pressure, with preemptions and cancelled requests") {
   CHECK(check_under_pressure(methods()) > 3);
 }

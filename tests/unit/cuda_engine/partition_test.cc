@@ -66,7 +66,7 @@ TEST_CASE("cuda partition: AOT's splits follow the planned fractions of what com
   // One request, whose 400 tokens were ranked; then with a tail that matters: 0.25 * 400 + 200 and 500.
   const struct {
     uint32_t short_head, long_head, tokens, short_splits, long_splits;
-  } rows[] = {{100, 300, 401, 2, 6}, {300, 500, 600, 3, 5}};
+  } rows[] = {{96, 288, 401, 2, 6}, {300, 500, 600, 3, 5}};
   for (const auto& row : rows) {
     partition.clear();
     partition.add(0, row.short_head, 400, row.tokens);

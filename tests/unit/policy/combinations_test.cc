@@ -124,3 +124,14 @@ TEST_CASE("combinations: the scorer that a session's view depends on is not shar
   CHECK(pairs.verdict(Choice::kPartition, "aot", Choice::kLayout, "paged", Computes::kCuda).verdict ==
         Support::kNotBuilt);
 }
+
+TEST_CASE("combinations: attention that is gathered over a prompt is not gathered chunk by chunk on CUDA") {
+  CoreConfig config;
+  config.prefix_cache = false;
+  PolicySet& set = config.policies;
+  set.scorer = "h2o_prefill", set.budget = "uniform", set.layout = "compact", set.identity = "none";
+  CHECK_FALSE(cannot_combine(config, Computes::kCuda).has_value());
+  set.scorer_spec.compression_trigger = CompressionTrigger::kChunkEnd;
+  CHECK_FALSE(cannot_combine(config, Computes::kCpu).has_value());
+  CHECK(cannot_combine(config, Computes::kCuda).value_or("").find("each chunk alone") != std::string::npos);
+}
