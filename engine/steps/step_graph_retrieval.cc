@@ -66,6 +66,7 @@ class RetrievalBuilder {
              .keeps = !retrieves && !compresses,
              .requantises = !retrieves},
             {.plans_layers = compresses,
+             .copies = compresses,
              .captures = compresses,
              .in_layers = spec_.compresses == CompressionPlace::kInLayers,
              .behind = spec_.compresses == CompressionPlace::kBehindLayers ? 1u : 0u}};
@@ -140,6 +141,7 @@ class RetrievalBuilder {
       case Operation::kScore:
       case Operation::kSelect:
       case Operation::kMove:
+        if (ops->append == kNoOp) return graph().add_part(ops->query, one);  // a copy before it
         compress(l, ops);
         return graph().add_part(priced_compression(one, *ops), one);
       default:

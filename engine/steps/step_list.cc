@@ -122,6 +122,7 @@ class Lister {
   void read_all(uint16_t layer) {
     const ListedCompression& compression = spec_.compression;
     if (compression.plans_layers) add(Operation::kPlan, layer);
+    if (compression.copies) add(Operation::kMove, layer);
     add(Operation::kAppend, layer);
     if (compression.state) add(Operation::kCapture, layer);
     rows(attention_.rows, layer);

@@ -126,6 +126,7 @@ struct ListedAttention {
 // What a budget that drops KV entries adds to a step.
 struct ListedCompression {
   bool plans_layers = false;  // every layer plans attention of its own
+  bool copies = false;        // KV entries that share a page with staged rows, before the append
   bool state = false;         // of new KV entries: captured with their append
   bool captures = false;      // queries, or attention scores, behind attention
   bool in_layers = false;     // in each layer, behind its attention; REQUIRES: retained counts are known

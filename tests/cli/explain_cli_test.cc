@@ -100,9 +100,9 @@ TEST_CASE("explain cli: a step prices all that the CUDA engine starts") {
               {"quest", "decodes=4,context=32768", "quest_fills"},
               {"freekv", "decodes=4,context=32768", "freekv_fills"},
               {"arkvale", "decodes=4,context=32768", "arkvale_fills"},
-              {"tiny/snapkv", "chunks=1,chunk_tokens=512,compress=1", "snapkv_compresses"},
+              {"tiny/snapkv", "chunks=1,chunk_tokens=512,compress=1", "snapkv_captures"},
               {"tiny/intentkv", "chunks=1,chunk_tokens=512,compress=1", "intentkv_compresses"},
-              {"tiny/tangram", "decodes=4,context=512", "tangram_decode"},
+              {"tiny/tangram", "chunks=1,chunk_tokens=512,compress=1", "tangram_compresses"},
               {"tiny/triaxial", "decodes=4,context=512", "triaxial_decode"}};
   for (const auto& row : rows) {
     CAPTURE(std::string(row.list));

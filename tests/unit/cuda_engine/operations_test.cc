@@ -59,17 +59,17 @@ ListTexts possible_lists(RetrievalKind kind, bool speculation) {
 }
 
 // Of every step of a method that drops KV entries.
-ListTexts possible_drops(bool state, bool in_layers, bool moves) {
+ListTexts possible_drops(bool state, bool moves) {
   ListTexts out;
-  for (uint32_t bits = 1; bits < 128; ++bits) {
+  for (uint32_t bits = 1; bits < 1024; ++bits) {
     const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
-    const uint32_t behind = in_layers ? 0 : (bit(5) ? 1 : 0) + (bit(6) ? 2 : 0);
-    const StepListSpec spec = dropping_list({bit(0), bit(1), false}, bit(2),
-                                            {.plans_layers = bit(3),
+    const StepListSpec spec = dropping_list({bit(0), bit(1), bit(2)}, bit(3),
+                                            {.plans_layers = bit(4),
+                                             .copies = bit(5),
                                              .state = state,
-                                             .captures = bit(4),
-                                             .in_layers = in_layers && bit(5),
-                                             .behind = behind,
+                                             .captures = bit(6),
+                                             .in_layers = bit(7),
+                                             .behind = (bit(8) ? 1u : 0u) + (bit(9) ? 2u : 0u),
                                              .moves = moves});
     out.insert(list_step(spec).text());
   }
@@ -103,15 +103,15 @@ TEST_CASE("cuda: steps that drop KV entries start the operations of their lists"
   const struct {
     const char* name;
     Method method;
-    bool state, in_layers, moves;
-  } rows[] = {{"snapkv", {"snapkv", "uniform", "compact"}, false, true, true},
-              {"intentkv", {"intent_rule", "uniform", "page_mask"}, false, false, false},
-              {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true, true}};
+    bool state, moves;
+  } rows[] = {{"snapkv", {"snapkv", "uniform", "compact"}, false, true},
+              {"intentkv", {"intent_rule", "uniform", "page_mask"}, false, false},
+              {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true}};
   for (const auto& row : rows) {
     ExpectedOutcome what{.llm = llm, .config = cuda_config(row.method, llm), .seed = 2};
     ListTexts found;
     what.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
     run_both(what);
-    check_lists(found, possible_drops(row.state, row.in_layers, row.moves), row.name);
+    check_lists(found, possible_drops(row.state, row.moves), row.name);
   }
 }

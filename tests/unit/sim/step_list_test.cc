@@ -228,6 +228,11 @@ Names known_differences(const NamedList& named) {
   Names out;
   if (named.compresses != CompressionPlace::kNone) out.insert("no operation is host (compute)");
   if (named.compresses == CompressionPlace::kBehindLayers) out.insert("no operation is probe (compute)");
+  // Compressions at the end of a prompt are priced layer by layer.
+  if (named.spec.compression.behind > 0 && named.compresses == CompressionPlace::kInLayers) {
+    for (const char* const one : {"upload", "score", "select", "move"})
+      out.insert(std::string("no price has ") + one + " (compute)");
+  }
   if (named.spec.compression.state) {
     out.insert("priced alone: capture (compute) after attention (compute)");
     out.insert(std::string("unpriced: ") + (attention.rows.decodes ? "decode" : "chunk") +
