@@ -55,7 +55,6 @@ class CompressedCache final : public KvCache {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
   // Padded steps are those that repeat (repeats()).
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
