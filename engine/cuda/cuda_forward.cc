@@ -90,7 +90,7 @@ void CudaForward::walk(const DeviceRows& rows, const float* values, LayerAttenti
   KVT_CHECK(rows.rows <= rows.padded_rows && rows.padded_rows <= limits_.rows);
   KVT_CHECK(rows.samples <= limits_.samples);
   const StepListSpec spec{llm_.layers, rows.samples > 0, attention->listed(rows)};
-  if (!(spec == spec_)) spec_ = spec, list_ = list_step(spec);
+  if (spec_ != spec) spec_ = spec, list_ = list_step(spec);
   const std::span<const ListedOperation> operations = list_.operations();
   uint32_t attended = 0;  // layers
   for (size_t i = 0; i < operations.size(); ++i) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "engine/cuda/device/device_weights.h"
 #include "engine/cuda/device/matmul.h"
@@ -61,7 +62,7 @@ class CudaForward {
   const LlmSpec& llm_;
   const ForwardLimits limits_;
   std::unique_ptr<Matmul> matmul_;
-  StepListSpec spec_;  // of list_
+  std::optional<StepListSpec> spec_;  // of list_
   StepList list_;
   Buffer x_, normed_, qkv_, q_, attended_, gate_up_, activated_, logits_, sampled_;
 };

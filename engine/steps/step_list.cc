@@ -53,6 +53,7 @@ class Lister {
   }
 
   StepList step() {
+    list_.reserve(size_t{spec_.layers} * 24 + 16);
     if (attention_.requantises) {
       add(Operation::kUpload);
       for (uint32_t l = 0; l < spec_.layers; ++l) add(Operation::kRequantise, static_cast<uint16_t>(l));
@@ -79,6 +80,7 @@ class Lister {
   }
 
   StepList attention(uint16_t layer) {
+    list_.reserve(16);
     attend(layer);
     return std::move(list_);
   }

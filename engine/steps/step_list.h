@@ -145,6 +145,7 @@ struct StepListSpec {
 class StepList {
  public:
   void clear() { operations_.clear(); }
+  void reserve(size_t operations) { operations_.reserve(operations); }
   ListedOperation& add(const ListedOperation& operation) { return operations_.emplace_back(operation); }
   std::span<const ListedOperation> operations() const { return operations_; }
   ListedOperation* last_on(StreamKind stream);  // null: none

@@ -111,7 +111,7 @@ TEST_CASE("explain cli: a step prices all that the CUDA engine starts") {
     REQUIRE_MESSAGE(csv.status == 0, csv.err);
     // By layer, "" outside of layers.
     std::map<std::string, std::vector<std::string>> priced;
-    for (const Row& one : rows_of(csv.out)) {
+    for (const Row& one : csv_rows(csv.out)) {
       std::istringstream starts(one.at("starts"));
       std::string name;
       while (std::getline(starts >> std::ws, name, ';')) priced[one.at("layer")].push_back(name);
