@@ -43,6 +43,30 @@ void check_swap(const CoreConfig& config, CompressionTrigger compression_trigger
 
 }  // namespace
 
+// Each has two int4 pages when r1 needs a third.
+TEST_CASE("swap: pages in formats by tag are copied whole, and the last one is filled further") {
+  CoreConfig config = table_config();
+  config.page_tokens = config.unit_tokens = 32;
+  config.step_tokens_max = 128;
+  config.pages_gpu = 4;
+  config.pages_host = 20;
+  config.preemption = PreemptionKind::kSwap;
+  config.policies.placement = "host";
+  config.policies.precision = "triaxial";
+  check_table(config, R"(
+    arrive r1 prompt=62 output=5      launch s1 r1:62
+    arrive r2 prompt=62 output=5      -
+    done s1                           launch s2 r1:1 r2:62
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           send t1 2  preempt r2
+    arrived t1                        launch s4 r1:1
+    done s4                           launch s5 r1:1
+    done s5                           finish r1:5  return t2 2
+    arrived t2                        launch s6 r2:1+63
+    done s6                           launch s7 r2:1
+  )");
+}
+
 // r2 is reduced from 12 KV entries to 6. When it is preempted it has 8: two pages go to the host and return.
 TEST_CASE("swap: a compressed request takes its retained pages along, and is not compressed again") {
   check_swap(swapping("compact", "uniform", 5), CompressionTrigger::kPromptEnd, R"(
