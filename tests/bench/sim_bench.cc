@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "engine/steps/step_graph_templates.h"
+#include "tests/support/decode_step.h"
 #include "sim/sim_backend.h"
 #include "tests/unit/sim/script.h"
 

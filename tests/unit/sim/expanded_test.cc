@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/steps/step_graph_templates.h"
+#include "tests/support/decode_step.h"
 #include "sim/expanded_step.h"
 #include "tests/unit/sim/in_child.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "engine/base/prng.h"
-#include "engine/steps/step_graph_templates.h"
+#include "tests/support/decode_step.h"
 #include "models/cost/cost_model.h"
 
 using namespace kvtwin;

@@ -1,4 +1,4 @@
-#include "engine/steps/step_graph_templates.h"
+#include "tests/support/decode_step.h"
 
 #include "engine/base/check.h"
 

@@ -1,8 +1,8 @@
 // Step-graph templates of a plain paged engine, optionally with a recall per layer: within the step
 // (double-buffered), or for the next step (through ports).
 
-#ifndef KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
-#define KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
+#ifndef KVTWIN_TESTS_SUPPORT_DECODE_STEP_H_
+#define KVTWIN_TESTS_SUPPORT_DECODE_STEP_H_
 
 #include <cstdint>
 #include <vector>
@@ -44,4 +44,4 @@ DecodeStep make_decode_step(const DecodeStepSpec& spec);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_STEPS_STEP_GRAPH_TEMPLATES_H_
+#endif  // KVTWIN_TESTS_SUPPORT_DECODE_STEP_H_
