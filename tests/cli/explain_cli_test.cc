@@ -1,12 +1,6 @@
 // kvtwin explain: one step, operation by operation.
 
-#include <doctest/doctest.h>
-
-#include <map>
 #include <set>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 
