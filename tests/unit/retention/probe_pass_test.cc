@@ -53,6 +53,26 @@ TEST_CASE("passes: they follow the prompt's last chunk, and the compression foll
   )");
 }
 
+TEST_CASE("passes: where every chunk is compressed, they follow each chunk") {
+  CoreConfig config = small();
+  config.policies.layout = "ragged";
+  config.policies.budget = "top_per_layer";
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  config.policies.budget_spec.chunk_tokens = 8;
+  check_table(config, axes_with_scorer(config, CompressionTrigger::kChunkEnd, repeats(8)), R"(
+    arrive r1 prompt=18 output=3      launch s1 r1:8
+    done s1                           launch s2 r1:8p cut r1:0-8:?       # positions 2 to 7
+    done s2 retained=5,4              launch s3 r1:8
+    done s3                           launch s4 r1:10p                   # from the window of one token on
+    done s4                           launch s5 r1:3p cut r1:7-16:?
+    done s5 retained=9,6              launch s6 r1:2                     # samples the first token
+    done s6                           emitted r1:1  launch s7 r1:5p cut r1:15-18:?
+    done s7 retained=10,7             launch s8 r1:1
+    done s8                           launch s9 r1:1
+    done s9                           finish r1:3
+  )");
+}
+
 TEST_CASE("passes: decodes, passes and chunks share the budget of a step") {
   check(small(), soft(5), R"(
     arrive r1 prompt=8 output=9       launch s1 r1:8

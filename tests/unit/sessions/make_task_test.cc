@@ -250,7 +250,8 @@ TEST_CASE("make_task: with drop_turns prompts have neither questions nor answers
               std::count(before.begin(), before.end(), kResult));
         CHECK(std::count(prompt.begin(), prompt.end(), kRequest) ==
               std::count(before.begin(), before.end(), kRequest));
-        if (std::string_view(task) != "tool_schema") CHECK(std::count(prompt.begin(), prompt.end(), kAsk) <= 1);
+        if (std::string_view(task) != "tool_schema")
+          CHECK(std::count(prompt.begin(), prompt.end(), kAsk) <= 1);
         CHECK(ids_of(session, request.output()) == solve(prompt));
       }
     }
