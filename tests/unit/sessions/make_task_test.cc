@@ -93,8 +93,8 @@ Ids solve(const Ids& prompt) {
     verb = kAsk;
   }
   Ids out = {verb == kUse || verb == kFetch ? kRequest : kAssistant};
-  if (verb == kAll && what == prompt.size()) {  // all of the document
-    const auto begin = std::find(prompt.begin(), prompt.end(), kResult) + 1;
+  if (verb == kAll && what == prompt.size()) {  // all of the newest document
+    const auto begin = std::find(prompt.rbegin(), prompt.rend(), kResult).base();
     out.insert(out.end(), begin, std::find(begin, prompt.end(), kEnd));
   } else if (verb == kAsk || verb == kAll) {
     const Ids value = value_of(known, prompt[what]);
