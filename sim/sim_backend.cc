@@ -231,9 +231,20 @@ class SimBackend final : public Backend {
         command);
   }
 
+  // Of a page and its copy, the one on the GPU has the lower number, which implies its format.
+  uint64_t bytes_of(const StartTransfer& command) const {
+    const SimEngine& engine = config_.engines.at(raw(command.engine));
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < command.source.size(); ++i) {
+      const bool low_bit = std::min(raw(command.source[i]), raw(command.target[i])) < engine.pages_low_bit;
+      bytes += low_bit ? engine.page_bytes_low_bit : engine.page_bytes;
+    }
+    return bytes;
+  }
+
   void start(const StartTransfer& command) {
     KVT_CHECK(command.source.size() == command.target.size());
-    const uint64_t bytes = command.source.size() * config_.engines.at(raw(command.engine)).page_bytes;
+    const uint64_t bytes = bytes_of(command);
     const TransferDone done{command.engine, command.transfer};
     if (bytes == 0) return push(&ended_, {now_, done});
     if (ids_free_.empty()) {

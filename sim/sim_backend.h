@@ -33,8 +33,11 @@ struct SimEngine {
   // Splits of attention work over thread blocks, where heads differ in length; null: as in the cost model.
   // Engines may share one. It is not used together with a pricer.
   PartitionPrice* partition = nullptr;
-  bool lists_entries = false;        // decodes of requests with dropped slots read entry by entry (StepShape)
-  uint64_t page_bytes = 0;           // bytes of one page, on all GPUs of the engine together
+  bool lists_entries = false;  // decodes of requests with dropped slots read entry by entry (StepShape)
+  uint64_t page_bytes = 0;     // bytes of one page, on all GPUs of the engine together
+  // Mixed precision: the first GPU pages are smaller.
+  uint32_t pages_low_bit = 0;
+  uint64_t page_bytes_low_bit = 0;
   uint32_t steps_in_flight_max = 1;  // run_simulated() overwrites it with CoreConfig's
   Duration first_step_host{};        // additional host time of its first step
   uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)

@@ -1,6 +1,7 @@
 #include "engine/common/mixed_precision_entries.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
@@ -81,7 +82,7 @@ void MixedPrecisionEntries::reuse(const PlanEntry& entry, std::span<const PageId
   const auto [found_request, fresh] = requests_.try_emplace(entry.request);
   Request& request = found_request->second;
   const uint32_t waiting_page = fresh ? take_waiting_page() : request.waiting_page;
-  request = {};
+  const Request before = std::exchange(request, {});
   request.waiting_page = waiting_page;
   request.places.resize(entry.context);
   uint32_t logical_page = 0, found = 0;
@@ -98,6 +99,19 @@ void MixedPrecisionEntries::reuse(const PlanEntry& entry, std::span<const PageId
     }
   }
   KVT_CHECK(found == entry.context);
+  if (!entry.swapped_in || before.in_tail == 0) return;
+  KVT_CHECK(before.places.size() == entry.context);
+  const auto newest = std::find_if(before.places.begin(), before.places.end(), [&](const Place& place) {
+    return place.page == raw(before.tail) && place.slot + 1 == before.in_tail;
+  });
+  KVT_CHECK(newest != before.places.end());
+  request.tail = PageId{request.places[static_cast<size_t>(newest - before.places.begin())].page};
+  request.in_tail = before.in_tail;
+}
+
+std::vector<uint32_t>& MixedPrecisionEntries::slots_of(PageId page) {
+  if (raw(page) >= pages_.size()) pages_.resize(raw(page) + size_t{1});
+  return pages_[raw(page)];
 }
 
 uint32_t MixedPrecisionEntries::take_waiting_page() {
@@ -180,6 +194,13 @@ void MixedPrecisionEntries::place_rows(const LaunchStep& launch, uint32_t index,
 }
 
 void MixedPrecisionEntries::notify(const Command& command) {
+  if (const auto* copy = std::get_if<StartTransfer>(&command)) {
+    for (size_t i = 0; i < copy->source.size(); ++i) {
+      const std::vector<uint32_t> slots = slots_of(copy->source[i]);
+      slots_of(copy->target[i]) = slots;
+    }
+    return;
+  }
   // A preempted request may still be part of a launched step; when it is readmitted, it starts again.
   const auto* drop = std::get_if<DropRequestState>(&command);
   if (drop == nullptr || drop->reason == DropRequestState::Reason::kPreempted) return;

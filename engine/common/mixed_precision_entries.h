@@ -6,6 +6,7 @@
 //   * 2-bit KV entries wait until they fill an int2 page, or until the prompt ends.
 //   * Tokens of a chunk are placed after its attention; a decoded token before it, in an int4 page.
 //   * KV entries that age move from int4 pages to an int2 page, before all other work of a step.
+//   * Pages are copied whole between tiers. A request that was swapped in fills its int4 page further.
 
 #ifndef KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
 #define KVTWIN_ENGINE_COMMON_MIXED_PRECISION_ENTRIES_H_
@@ -56,7 +57,7 @@ class MixedPrecisionEntries {
     std::vector<Place> from;  // by slot of `target`
   };
 
-  // Pages [0, pages_int2) are int2, those up to pages_gpu int4.
+  // Pages [0, pages_int2) are int2, those up to pages_gpu int4; pages on the host are copies of either.
   MixedPrecisionEntries(uint32_t page_tokens, uint32_t pages_int2, uint32_t pages_gpu)
       : page_tokens_(page_tokens), pages_int2_(pages_int2), pages_gpu_(pages_gpu), pages_(pages_gpu) {}
 
@@ -91,6 +92,7 @@ class MixedPrecisionEntries {
   };
 
   void reuse(const PlanEntry& entry, std::span<const PageId> pages);
+  std::vector<uint32_t>& slots_of(PageId page);
   uint32_t take_waiting_page();
   void place_rows(const LaunchStep& launch, uint32_t index, const PlanEntry& entry, Allocations* allocations,
                   Request* request, RequestPart* request_part);
@@ -101,7 +103,7 @@ class MixedPrecisionEntries {
 
   const uint32_t page_tokens_, pages_int2_, pages_gpu_;
   std::map<RequestId, Request> requests_;
-  std::vector<std::vector<uint32_t>> pages_;  // by page: positions, by slot
+  std::vector<std::vector<uint32_t>> pages_;  // by page, on the host too: positions, by slot
   std::vector<uint32_t> waiting_free_;
   uint32_t waiting_made_ = 0;
 };

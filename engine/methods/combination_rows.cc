@@ -165,10 +165,10 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kPrecision, kPlacement},
-     [](Given c) { return c.precision.by_tag && c.placement.uses_host; },
-     "precision {precision} keeps pages of two sizes, which no transfer moves yet, but placement is "
-     "{placement}",
-     "set placement: gpu, or precision: int4"},
+     [](Given c) { return c.precision.by_tag && c.placement.uses_host && !c.swaps; },
+     "placement {placement} copies cached prefixes from their ends, but precision {precision} fills pages "
+     "with entries of positions far apart, so that hardly a page has an end alone",
+     "set preemption: swap, which copies all pages of a request, placement: gpu, or precision: int4"},
     {kEverywhere,
      kRefused,
      {kPrecision, kLayout},
@@ -319,7 +319,10 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kPrecision},
-     [](Given c) { return c.swaps && (c.precision.exact != ExactTokens::kNone || c.per_channel_keys); },
+     [](Given c) {
+       return c.swaps && !c.precision.by_tag &&
+              (c.precision.exact != ExactTokens::kNone || c.per_channel_keys);
+     },
      "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside them",
      "set preemption: recompute, or another precision"},
     {kEverywhere,

@@ -24,10 +24,6 @@ struct PyramidSpec {
 // layers * base. `tokens` is N. If N <= B, every layer retains all N - w KV entries before the window.
 std::vector<uint32_t> pyramid_exact(const PyramidSpec& spec, uint32_t tokens);
 
-// The form of KVCache-Factory: integer division throughout. N < the layer's capacity: all; N < 2 base: base
-// in every layer. Because the step is rounded down, layer l retains up to l too many.
-std::vector<uint32_t> pyramid_released(const PyramidSpec& spec, uint32_t tokens);
-
 }  // namespace kvtwin
 
 #endif  // KVTWIN_ENGINE_METHODS_PYRAMID_H_

@@ -200,6 +200,9 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed,
   for (size_t i = 0; i < out.engines.size(); ++i) {
     sim::SimEngine& engine = out.engines[i];
     engine.page_bytes = transfer_bytes(scenario, composed, i);
+    engine.pages_low_bit = composed.options.engines[i].pages_int2;
+    if (engine.pages_low_bit > 0)
+      engine.page_bytes_low_bit = int2_page_bytes(scenario, composed.llm, engine.page_bytes);
     engine.lists_entries = lists_entries(composed.options.engines[i]);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     if (composed.server && engine.first_step_host.ns == 0)

@@ -128,6 +128,13 @@ MixedPrecisionPoolSize mixed_precision_pool_pages(const LlmSpec& llm, uint32_t t
                                     pool_page_bytes(llm, tp, Format::kInt4, shape));
 }
 
+uint64_t int2_page_bytes(const Scenario& scenario, const LlmSpec& llm, uint64_t page_bytes) {
+  const PageShape shape{scenario.values.memory().page_tokens(), llm.head_dim,
+                        scenario.values.policies().precision_options().group()};
+  return page_bytes * pool_page_bytes(llm, 1, Format::kInt2, shape) /
+         pool_page_bytes(llm, 1, Format::kInt4, shape);
+}
+
 uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec) {
   constexpr uint64_t kTwo = uint64_t{2} << 32;
   const auto parts = static_cast<unsigned __int128>(kTwo - std::min(spec.bits_above_two, kTwo));

@@ -39,6 +39,8 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm);
 // Bytes of the KV entries that requests hold in bf16 outside their pages (KIVI), for all requests on one GPU.
 uint64_t exact_entries_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp);
 
+// triaxial: the bytes of an int2 page, where an int4 page has `page_bytes`.
+uint64_t int2_page_bytes(const Scenario& scenario, const LlmSpec& llm, uint64_t page_bytes);
 // triaxial: how many pages of each format fit `kv_bytes` of one GPU, divided by the planned bits per value.
 MixedPrecisionPoolSize mixed_precision_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens,
                                                   uint64_t kv_bytes, const PrecisionSpec& spec);

@@ -141,9 +141,9 @@ Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTrace
         cell.row.policy = fs::path(path).stem().string();
         cell.row.task = task, cell.row.budget = budget;
         cell.row.model = model;
-        cell.row.asked = fmt::format("tokens={} per_session={} seed={}{}", request.tokens,
-                                     request.per_session, request.seed,
-                                     request.drop_turns ? " turns=dropped" : "");
+        cell.row.asked =
+            fmt::format("tokens={} per_session={} seed={}{}", request.tokens, request.per_session,
+                        request.seed, request.drop_turns ? " turns=dropped" : "");
         cell.scenario = path;
         const fs::path folder = fs::path(request.out) / "cells";
         cell.file = (folder / fmt::format("{}.{}.{}.json", cell.row.policy, budget, task)).string();

@@ -1,13 +1,6 @@
 // kvtwin calibrate policy and inspect-policy: profiles measured on real data, and scenarios that use them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <cmath>
-#include <map>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 

@@ -1,7 +1,5 @@
-#include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 

@@ -1,10 +1,8 @@
 // Clusters on the command line: engines of several kinds, separated prefill and decode, prices.
 
 #include <fstream>
-#include <sstream>
 
 #include "tests/cli/program.h"
-#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 

@@ -8,16 +8,9 @@
 //   kvtwin evaluate $sets --tasks=multi_key,old_result --budgets=64 --questions=24 --per-session=6 --out=DIR
 //   cp DIR/quality.csv ../../tests/golden/quality/answers.csv
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 

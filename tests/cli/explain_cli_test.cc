@@ -1,14 +1,9 @@
 // kvtwin explain: one step, operation by operation.
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 

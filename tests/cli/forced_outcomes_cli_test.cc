@@ -1,11 +1,6 @@
 // Forced outcomes on the command line: an engine that computes real data follows the outcomes of a record or
 // a model, and decides and takes as long as the simulated backend with the same outcomes.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "tests/cli/program.h"
 
 using namespace kvtwin::testing;

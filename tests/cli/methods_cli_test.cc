@@ -1,7 +1,6 @@
 // Each method that drops KV entries, as a small scenario in both backends: the data decides on the CPU
 // engine, and the simulated backend with the same outcomes decides the same.
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,10 +1,5 @@
 // Outcomes on the command line: recorded and replayed; retrieval together with dropped KV entries.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "tests/cli/program.h"
 
 using namespace kvtwin::testing;

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
-#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 using Json = nlohmann::json;

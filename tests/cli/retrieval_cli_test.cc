@@ -1,12 +1,6 @@
 // Retrieval on the command line: the scenarios of scenarios/methods, their logs, their errors.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "tests/cli/program.h"
-#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 

@@ -1,10 +1,5 @@
 // The retrieval methods on real data, on the command line: scenarios/methods/tiny.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "tests/cli/program.h"
 
 using namespace kvtwin::testing;

@@ -1,11 +1,6 @@
 // kvtwin validate: real runs (of the CPU engine here) recorded, replayed, priced and simulated.
 
-#include <doctest/doctest.h>
-
 #include <fstream>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 

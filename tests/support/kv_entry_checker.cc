@@ -1,5 +1,7 @@
 #include "tests/support/kv_entry_checker.h"
 
+#include <utility>
+
 #include "engine/base/check.h"
 
 namespace kvtwin::testing {
@@ -22,7 +24,7 @@ class KvEntryChecker::Allocations {
 
 void KvEntryChecker::begins(const PlanEntry& entry, std::span<const PageId> pages) {
   Request& request = requests_[entry.request];
-  request = {};
+  const Request before = std::exchange(request, {});
   uint32_t logical_page = 0;
   for (const PageId page : pages) {
     if (page == kNoPage) {
@@ -39,8 +41,21 @@ void KvEntryChecker::begins(const PlanEntry& entry, std::span<const PageId> page
       request.low_bit += is_int4(page) ? 0 : 1;
     }
   }
-  KVT_CHECK(logical_page * config_.page_tokens == entry.context);
   KVT_CHECK(request.places.size() == entry.context);
+  if (!entry.swapped_in) {
+    KVT_CHECK(logical_page * config_.page_tokens == entry.context);
+    return;
+  }
+  // It has what it had, in pages of the same formats, and fills its int4 page further.
+  KVT_CHECK(logical_page == div_ceil(entry.context, config_.page_tokens));
+  KVT_CHECK(request.low_bit == before.low_bit && before.waiting.empty());
+  KVT_CHECK(before.places.size() == entry.context);
+  request.in_tail = before.in_tail;
+  for (const auto& [position, place] : before.places) {
+    const Place& now = request.places.at(position);
+    KVT_CHECK(now.slot == place.slot);
+    if (before.in_tail > 0 && place.page == before.tail) request.tail = now.page;
+  }
 }
 
 void KvEntryChecker::ages(std::span<const Requantisation> requantisations) {

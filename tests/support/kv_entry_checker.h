@@ -24,6 +24,8 @@ class KvEntryChecker {
 
   // For an entry with first == true: the request starts with `pages` as its prefix.
   void begins(const PlanEntry& entry, std::span<const PageId> pages);
+  // A page is copied to another tier, or back.
+  void copied(PageId source, PageId target) { pages_[target] = pages_[source]; }
   // Before the rest of a step: int4 KV entries that no running request uses are requantised into int2 pages.
   void ages(std::span<const Requantisation> requantisations);
   // One entry of one step writes KV entries in the given formats (empty: one decoded KV entry), into

@@ -124,6 +124,9 @@ void ScriptBackend::submit(const Command& command) {
     if (engine.checker && transfer->kind == TransferKind::kReceive) {
       engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
                                       transfer->source, transfer->target);
+    } else if (engine.kv_entries) {
+      for (size_t i = 0; i < transfer->source.size(); ++i)
+        engine.kv_entries->copied(transfer->source[i], transfer->target[i]);
     } else if (engine.checker) {
       engine.checker->transfer_started(*transfer);
       if (engine.resident) engine.resident->transfer_started(*transfer);

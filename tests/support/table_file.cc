@@ -93,7 +93,8 @@ std::string* name_field(CoreConfig* config, const std::string& field) {
   const std::map<std::string, std::string*> fields = {
       {"budget", &set.budget}, {"identity", &set.identity},
       {"layout", &set.layout}, {"placement", &set.placement},
-      {"scorer", &set.scorer}, {"prefix_eviction", &config->prefix_eviction}};
+      {"scorer", &set.scorer}, {"prefix_eviction", &config->prefix_eviction},
+      {"precision", &set.precision}};
   return fields.contains(field) ? fields.at(field) : nullptr;
 }
 

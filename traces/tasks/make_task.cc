@@ -46,9 +46,8 @@ Result<void> check(const TaskOptions& options) {
 v1::TraceHeader header_of(const TaskOptions& options) {
   v1::TraceHeader header;
   header.set_schema_version(1);
-  header.set_trace_id(
-      fmt::format("task-{}-{}-{}-seed{}{}", options.task, options.split, options.sessions, options.seed,
-                  options.drop_turns ? "-turns-dropped" : ""));
+  header.set_trace_id(fmt::format("task-{}-{}-{}-seed{}{}", options.task, options.split, options.sessions,
+                                  options.seed, options.drop_turns ? "-turns-dropped" : ""));
   header.mutable_source()->set_name("task:" + options.task);
   header.mutable_source()->set_licence("Apache-2.0");
   header.mutable_source()->set_importer("kvtwin trace make-task");
@@ -61,9 +60,9 @@ v1::TraceHeader header_of(const TaskOptions& options) {
   v1::SynthRecipe* made_by = header.add_recipes();
   made_by->set_name("task:" + options.task);
   nlohmann::json params = {{"sessions", options.sessions},
-                                 {"split", options.split},
-                                 {"tokens", options.tokens},
-                                 {"questions", options.questions}};
+                           {"split", options.split},
+                           {"tokens", options.tokens},
+                           {"questions", options.questions}};
   if (options.drop_turns) params["drop_turns"] = true;
   made_by->set_params_json(params.dump());
   made_by->set_seed(options.seed);

@@ -33,8 +33,8 @@ struct TaskOptions {
   uint64_t seed = 0;
   uint32_t tokens = 384;   // most tokens of a session, outputs included
   uint32_t questions = 4;  // of a session; those that do not fit are left out
-  // A turn's question and answer leave the context when it ends; tool requests and results stay. Later answers
-  // cannot come from earlier ones.
+  // A turn's question and answer leave the context when it ends; tool requests and results stay. Later
+  // answers cannot come from earlier ones.
   bool drop_turns = false;
 };
 

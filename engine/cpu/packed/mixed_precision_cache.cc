@@ -16,10 +16,12 @@ constexpr uint32_t kStagingPages = 1 << 16;  // address space for requests with 
 
 Result<std::unique_ptr<KvCache>> MixedPrecisionCache::make(const KvMemory& memory, const LlmSpec& llm,
                                                            const MixedPrecisionFormat& format) {
-  KVT_CHECK(memory.pages_host == 0 && format.pages_int2 <= memory.pages_gpu);
+  KVT_CHECK(format.pages_int2 <= memory.pages_gpu);
   const PageShape shape{memory.page_tokens, llm.head_dim, format.group};
   const PackedPool pools[] = {{Format::kInt2, format.pages_int2},
-                              {Format::kInt4, memory.pages_gpu - format.pages_int2}};
+                              {Format::kInt4, memory.pages_gpu - format.pages_int2},
+                              {Format::kInt2, memory.pages_host},
+                              {Format::kInt4, memory.pages_host}};
   Result<PackedStore> store = PackedStore::make(
       llm, shape, pools, div_ceil(format.step_tokens_max, memory.page_tokens) + uint64_t{kStagingPages});
   if (!store) return tl::unexpected<Error>(store.error());
@@ -154,8 +156,21 @@ void MixedPrecisionCache::perform(uint32_t layer, const MixedPrecisionEntries::R
   }
 }
 
+// A host page has room for a page of either format.
+PageId MixedPrecisionCache::stored_copy(PageId page, bool int2) const {
+  return raw(page) < memory_.pages_gpu || int2 ? page : PageId{raw(page) + memory_.pages_host};
+}
+
+void MixedPrecisionCache::copy_pages(const StartTransfer& transfer) {
+  for (size_t i = 0; i < transfer.source.size(); ++i) {
+    const PageId source = transfer.source[i], target = transfer.target[i];
+    const bool int2 = kv_entries_.is_int2(std::min(raw(source), raw(target)));  // of the page on the GPU
+    store_.copy(stored_copy(source, int2), stored_copy(target, int2));
+  }
+}
+
 void MixedPrecisionCache::notify(const Command& command) {
-  KVT_CHECK(!std::holds_alternative<StartTransfer>(command));  // there is no lower tier
+  if (const auto* transfer = std::get_if<StartTransfer>(&command)) copy_pages(*transfer);
   kv_entries_.notify(command);
 }
 

@@ -32,7 +32,7 @@ struct MixedPrecisionFormat {
 
 class MixedPrecisionCache final : public KvCache {
  public:
-  // Fails if there is no memory for the pages, or no such groups. REQUIRES: memory.pages_host == 0.
+  // Fails if there is no memory for the pages, or no such groups.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const LlmSpec& llm,
                                                const MixedPrecisionFormat& format);
 
@@ -62,6 +62,8 @@ class MixedPrecisionCache final : public KvCache {
         kv_entries_(memory.page_tokens, format.pages_int2, memory.pages_gpu) {}
 
   uint32_t stored_page(uint32_t page) const;
+  PageId stored_copy(PageId page, bool int2) const;
+  void copy_pages(const StartTransfer& transfer);
   void pack_again(const MixedPrecisionEntries::Aged& aged);
   void plan_reads(const MixedPrecisionEntries::RequestPart& request_part, Reads* reads) const;
   void perform(uint32_t layer, const MixedPrecisionEntries::RequestPart& request_part, const float* k,

@@ -418,16 +418,4 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   send_lists(on);
 }
 
-bool CompressedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  cpu::StepRows decode;
-  decode.tokens = 1, decode.samples = true;
-  if (scores_->observes(decode) || scores_->capture_range(decode).count > 0) return false;
-  work_.clear();
-  rows_ = padded_ = 0;
-  if (!has_decodes_alone()) return false;
-  pad(size, rows);
-  write_lists(on);
-  return true;
-}
-
 }  // namespace kvtwin::cuda

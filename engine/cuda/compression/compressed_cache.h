@@ -2,12 +2,12 @@
 // bf16 or packed (packed_heads.h).
 //
 // Which positions a head still has, and in which slots, is known on the host (cpu::RequestTable); keys,
-// values, captured queries and scorer state are on the device alone. Attention reads each head's own KV
-// entries: lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right
-// after their layer's attention: their counts are known. Those at the start of a turn run in begin(), before
-// the rows. All others run in end(), when the rows went through all layers; dynamic budgets fetch the scores
-// there, because counting is the host's. Either way the rows that were kept come back to the host before the
-// step is answered.
+// values, captured queries and scorer state are on the device alone, but for the pages of swapped requests.
+// Attention reads each head's own KV entries: lists name heads, layer by layer. Compressions whose rows are
+// staged run on the stream, right after their layer's attention: their counts are known. Those at the start
+// of a turn run in begin(), before the rows. All others run in end(), when the rows went through all layers;
+// dynamic budgets fetch the scores there, because counting is the host's. Either way the rows that were kept
+// come back to the host before the step is answered.
 //
 // Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
 // compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
@@ -55,7 +55,6 @@ class CompressedCache final : public KvCache {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
   // Padded steps are those that repeat (repeats()).
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }

@@ -165,6 +165,7 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
     part.launch.allocations = part.allocations;
     part.launch.compressions = part.compressions;
     part.launch.passes = part.passes;
+    part.launch.tokens_padded = 0;  // rows of padding belong to no part
     caches_[of]->begin(part.launch, offset, part.entries, on, &part.rows);
     KVT_CHECK(part.rows.positions.size() == part.count);
     rows->decode_entries += part.rows.decode_entries, rows->chunk_entries += part.rows.chunk_entries;

@@ -20,7 +20,7 @@ KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatc
       index(context->config.page_tokens / context->config.unit_tokens,
             shares == Shares::kHost ? host.get() : &gpu, shares == Shares::kHost ? nullptr : host.get(),
             make_prefix_eviction(context->config, context->config.page_tokens), watch, disk.get()),
-      tiers{&gpu, host.get(), disk.get(), &index},
+      tiers{&gpu, host.get(), disk.get(), &index, watch},
       transfers(context->config.engine, tiers,
                 {context->config.offload_pages_target, context->config.spill_pages_target,
                  context->config.offload_batch_pages},

@@ -1,6 +1,7 @@
 #include "engine/kv/managers/mixed_precision_kv_manager.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
@@ -27,7 +28,9 @@ void MixedPrecisionKvManager::open(RequestIndex request, const RequestReady& eve
   KVT_CHECK(event.emitted == 0);
   if (request >= requests_.size()) requests_.resize(request + 1);
   Request& r = requests_[request];
+  r.id = event.request;
   r.session = event.session;
+  r.unlaunched = r.swapped_in = r.in_transfer = false;
   r.prefix.open(context_, event, context_.config.page_tokens);
   r.reuse_barred = false;
   MixedPrecisionPool::reset(&r.entries);
@@ -47,17 +50,20 @@ uint32_t MixedPrecisionKvManager::settled(const Request& r, uint32_t tokens) con
   return std::min(tokens / context_.config.page_tokens, settled_now(r));
 }
 
-void MixedPrecisionKvManager::free_logical_page(PageId logical_page) {
-  pool_.release(logical_page);
-  parts_.tiers.free_gpu(logical_page);
-}
-
 // --- admission
 
 // Pages of its prefix also hold KV entries of others; alone, the request fits without them (RequestFit).
 Admission MixedPrecisionKvManager::admit(RequestIndex request, const AdmissionAsk& ask) {
-  Admission admission = try_admit(request, ask);
   Request& r = requests_[request];
+  if (!r.host_pages.empty()) {
+    const Admission admission = swap_in(request, ask);
+    const bool alone = ask.running.empty() && parts_.transfers.live() == 0 && !context_.steps.closed();
+    if (admission.kind != Admission::Kind::kBlocked || admission.tokens == 0 || !alone) return admission;
+    forget(&r);
+    r.reuse_barred = true;
+    context_.progress[request].computed = 0;
+  }
+  Admission admission = try_admit(request, ask);
   if (admission.kind == Admission::Kind::kBlocked && admission.tokens > 0 && admission.computed > 0 &&
       ask.running.empty()) {
     r.reuse_barred = true;
@@ -85,8 +91,10 @@ Admission MixedPrecisionKvManager::try_admit(RequestIndex request, const Admissi
   // The pin itself may have taken pages that are reserved for others.
   const bool robs = reserved_4_.total() > uint64_t{pool_.pages_free(true)} + pool_.pages_evictable(true) ||
                     reserved_2_.total() > uint64_t{pool_.pages_free(false)} + pool_.pages_evictable(false);
-  if (tokens == 0 || robs ||
-      uint64_t{demand.pages_4} + context_.config.watermark_pages > available(r, true)) {
+  // A request that runs alone waits for copies in flight if it lacks pages. None is admitted meanwhile that
+  // would have to be preempted for it.
+  const uint64_t ahead = parts_.transfers.live() > 0 ? pages_4_for_next(ask) : 0;
+  if (tokens == 0 || robs || demand.pages_4 + ahead + context_.config.watermark_pages > available(r, true)) {
     MixedPrecisionPool::reset(&r.entries);
     parts_.index.release(match.pin, false);
     return {Admission::Kind::kBlocked, cached, tokens};
@@ -98,6 +106,7 @@ Admission MixedPrecisionKvManager::try_admit(RequestIndex request, const Admissi
   }
   r.prefix.pin = match.pin;
   r.prefix.insert_barred = r.reuse_barred = false;
+  r.unlaunched = true;
   r.settled = UINT32_MAX;
   held_.entries += cached;
   held_.pages += r.entries.reused_pages;
@@ -133,13 +142,19 @@ bool MixedPrecisionKvManager::grow_from(RequestIndex request, uint32_t computed,
   const MixedPrecisionDemand demand = pool_.demand(r.entries, tokens, available(r, false));
   if (demand.pages_4 > available(r, true)) return false;
   make_room(demand);
+  StepDraft& draft = context_.draft;
+  if (r.swapped_in) {
+    const size_t listed = draft.reused.size();
+    pool_.list_pages(r.pages, &draft.reused);
+    draft.add_hit(listed);
+    r.unlaunched = true;
+  }
   add_logical_pages(&r, computed + tokens);
   r.low_bit = r.entries.reused_entries_2 + r.entries.pages_2 * context_.config.page_tokens;
   newly_taken_.clear();
   bits_.clear();
   pool_.append(tokens, demand.pages_2, r.logical_pages(), &r.entries, &newly_taken_, &bits_);
   KVT_CHECK(newly_taken_.size() == demand.pages_2 + demand.pages_4);
-  StepDraft& draft = context_.draft;
   for (const PageId page : newly_taken_) draft.allocated.push_back({page, 0});
   draft.bits.insert(draft.bits.end(), bits_.begin(), bits_.end());
   reserved_2_.spend(&r.reserved_2, demand.pages_2);
@@ -149,7 +164,10 @@ bool MixedPrecisionKvManager::grow_from(RequestIndex request, uint32_t computed,
 }
 
 Room MixedPrecisionKvManager::grow(RequestIndex request, uint32_t tokens) {
-  return grow_from(request, context_.progress[request].computed, tokens) ? Room::kYes : Room::kNo;
+  if (grow_from(request, context_.progress[request].computed, tokens)) return Room::kYes;
+  const Request& r = requests_[request];
+  const uint32_t more = pool_.demand(r.entries, tokens, available(r, false)).pages_4;
+  return coming_4_ > 0 && more <= uint64_t{available(r, true)} + coming_4_ ? Room::kComing : Room::kNo;
 }
 
 // Evicts until the demanded pages are free. REQUIRES: that many are free or evictable.
@@ -161,7 +179,7 @@ void MixedPrecisionKvManager::make_room(const MixedPrecisionDemand& demand) {
   context_.draft.evicted = true;
   const uint32_t batch = context_.config.evict_batch_pages;
   for (uint32_t i = 0; short_of() || (i < batch && parts_.index.pages_evictable() > 0); ++i)
-    free_logical_page(parts_.index.evict_gpu_page());
+    parts_.tiers.free_gpu(parts_.index.evict_gpu_page());
 }
 
 void MixedPrecisionKvManager::add_logical_pages(Request* r, uint32_t tokens) {
@@ -184,6 +202,8 @@ void MixedPrecisionKvManager::write_entry(RequestIndex request, uint32_t entry, 
   held_.entries += e.tokens;
   e.low_bit = r.low_bit;
   e.pages_reused_in_part = r.entries.reused_in_part;
+  e.swapped_in = r.swapped_in;
+  r.swapped_in = r.unlaunched = false;
   r.settled = settled_now(r);
   if (e.kind != EntryKind::kDecode) publish(request, 0);
 }
@@ -197,20 +217,143 @@ void MixedPrecisionKvManager::release(RequestIndex request, bool preempted) {
   const uint32_t limit = std::min(r.settled, computed / context_.config.page_tokens);
   r.prefix.publish(std::min(limit, preempted ? r.prefix.places_known : r.prefix.places_public), {},
                    &parts_.index, &r.pages);
-  for (auto page = r.pages.rbegin(); page != r.pages.rend(); ++page) free_logical_page(*page);
+  for (auto page = r.pages.rbegin(); page != r.pages.rend(); ++page) parts_.tiers.free_gpu(*page);
   r.pages.clear();
   parts_.index.mark(r.prefix.pin, r.session);
   parts_.index.release(r.prefix.pin, true);
   r.prefix.pin = {};
   reserved_2_.drop(&r.reserved_2);
   reserved_4_.drop(&r.reserved_4);
+  r.swapped_in = false;
   MixedPrecisionPool::reset(&r.entries);
 }
 
+// --- swapping
+
 bool MixedPrecisionKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
+  if (context_.config.preemption == PreemptionKind::kSwap && !ask.alone && swap_out(request)) return true;
   if (ask.alone) requests_[request].reuse_barred = true;
   release(request, true);
   return false;
+}
+
+// Returns false, and changes nothing, if the request must be computed again.
+bool MixedPrecisionKvManager::swap_out(RequestIndex request) {
+  Request& r = requests_[request];
+  const RequestProgress& progress = context_.progress[request];
+  const uint32_t computed = progress.computed, page = context_.config.page_tokens;
+  // Of an entry that was planned in this step, only a decoded KV entry can be removed.
+  if (computed == 0 || progress.launched_out() || r.unlaunched || !r.entries.waiting.empty()) return false;
+  if (r.entries.at > computed && computed < progress.prompt) return false;
+  if (!parts_.index.free_host_pages(r.entries.pages())) return false;
+  held_.entries -= computed;
+  held_.pages -= r.entries.pages();
+  if (r.entries.at > computed) {
+    pool_.truncate(computed, r.logical_pages(), &r.entries);
+    pool_.free_unused(&r.entries);
+    for (; uint64_t{r.span() - 1} * page >= computed; r.pages.pop_back())
+      parts_.tiers.free_gpu(r.pages.back());
+  }
+  SharedPages shared{&parts_.index, r.prefix.pin, {}};
+  logical_pages_.clear();
+  parts_.index.gpu_pages(r.prefix.pin, &logical_pages_);
+  logical_pages_.insert(logical_pages_.end(), r.pages.begin(), r.pages.end());
+  pool_.swap_out(logical_pages_, &r.entries, &shared.copied, &r.away);
+  r.coming_4 = static_cast<uint32_t>(r.entries.pages_4.size());
+  coming_4_ += r.coming_4;
+  reserved_2_.drop(&r.reserved_2);
+  reserved_4_.drop(&r.reserved_4);
+  r.prefix.pin = {};
+  r.swapped_in = false;
+  Transfer& transfer = parts_.transfers.swap_out(shared, &r.pages);
+  context_.digest.add(DecisionDigest::kSwapOutStarted, computed, raw(r.id), transfer.source.size());
+  parts_.transfers.wait(&transfer, request, r.id);
+  r.in_transfer = true;
+  return true;
+}
+
+// int4 pages that the running requests take for their next entries, beyond their reservations.
+uint64_t MixedPrecisionKvManager::pages_4_for_next(const AdmissionAsk& ask) const {
+  uint64_t pages = 0;
+  for (const RequestIndex other : ask.running) {
+    const RequestProgress& progress = context_.progress[other];
+    if (progress.launched_out()) continue;
+    const uint32_t tokens =
+        std::max(1u, ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next()));
+    const uint32_t more = pool_.demand(requests_[other].entries, tokens, 0).pages_4;
+    pages += more - std::min(more, requests_[other].reserved_4.left);
+  }
+  return pages;
+}
+
+// Its copies return to pages of their formats. Further 2-bit KV entries are counted as if they spilled.
+Admission MixedPrecisionKvManager::swap_in(RequestIndex request, const AdmissionAsk& ask) {
+  Request& r = requests_[request];
+  const RequestProgress& progress = context_.progress[request];
+  const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
+  const uint32_t ahead =
+      context_.reserves_all() ? progress.prompt + progress.output - progress.computed : tokens;
+  const uint32_t further = pool_.demand(r.entries, ahead, 0).pages_4;
+  const MixedPrecisionDemand copies{r.away.copies(false), r.away.copies(true)};
+  const uint64_t pages_4 = uint64_t{copies.pages_4} + further + pages_4_for_next(ask);
+  if (tokens == 0 || context_.steps.closed() || copies.pages_2 > available(r, false) ||
+      pages_4 + context_.config.watermark_pages > available(r, true)) {
+    context_.draft.admission_open = context_.draft.admission_open || context_.steps.closed();
+    return {Admission::Kind::kBlocked, 0, tokens};
+  }
+  make_room(copies);
+  Transfer& transfer = parts_.transfers.swap_in({}, &r.host_pages);
+  for (size_t i = 0; i < r.away.logical_pages.size(); ++i) {
+    transfer.own.push_back(parts_.gpu.acquire());
+    pool_.hold({&transfer.own.back(), 1}, true);
+  }
+  pool_.swap_in(r.away, transfer.own, &r.entries, &transfer.target);
+  if (context_.reserves_all()) reserved_4_.reserve(&r.reserved_4, further);
+  parts_.transfers.wait(&transfer, request, r.id);
+  r.in_transfer = true;
+  parts_.transfers.submit(&transfer, context_.out);
+  return {Admission::Kind::kAfterTransfer};
+}
+
+Delivery MixedPrecisionKvManager::deliver(RequestIndex request, const Transfer& transfer, bool arrived) {
+  Request& r = requests_[request];
+  const uint32_t computed = context_.progress[request].computed;
+  r.in_transfer = false;
+  coming_4_ -= std::exchange(r.coming_4, 0);
+  if (!arrived) {
+    forget(&r);
+    return {};
+  }
+  if (transfer.kind == TransferKind::kSwapOut) {
+    r.host_pages = transfer.target;
+    return {false, computed};
+  }
+  KVT_CHECK(transfer.kind == TransferKind::kSwapIn);
+  r.pages = transfer.own;
+  r.swapped_in = true;
+  r.prefix.insert_barred = r.reuse_barred = false;
+  r.settled = UINT32_MAX;
+  held_.entries += computed;
+  held_.pages += r.entries.pages();
+  return {true, computed};
+}
+
+// What the request had is lost: it is computed again.
+void MixedPrecisionKvManager::forget(Request* r) {
+  for (auto page = r->host_pages.rbegin(); page != r->host_pages.rend(); ++page)
+    parts_.tiers.free_host(*page);
+  r->host_pages.clear();
+  r->away = {};
+  reserved_4_.drop(&r->reserved_4);
+  MixedPrecisionPool::reset(&r->entries);
+}
+
+void MixedPrecisionKvManager::abandon(RequestIndex request) {
+  Request& r = requests_[request];
+  if (r.in_transfer) parts_.transfers.leave(r.id);
+  r.in_transfer = false;
+  coming_4_ -= std::exchange(r.coming_4, 0);
+  forget(&r);
 }
 
 // --- coalesced steps
@@ -259,7 +402,7 @@ void MixedPrecisionKvManager::undo_ahead(Launch* launch, uint32_t left) {
     const uint32_t tokens = context_.progress[member.request_index].computed - steps;
     pool_.truncate(tokens, r.logical_pages(), &r.entries);
     for (; uint64_t{r.span() - 1} * context_.config.page_tokens >= tokens; r.pages.pop_back())
-      free_logical_page(r.pages.back());
+      parts_.tiers.free_gpu(r.pages.back());
   }
   held_.entries -= launch->members.size() * uint64_t{steps};
 }
@@ -311,7 +454,7 @@ KvUsage MixedPrecisionKvManager::usage(std::span<const RequestIndex> running, co
 void MixedPrecisionKvManager::check_invariants(std::span<const RequestIndex> live,
                                                std::span<const RequestIndex> running) const {
   parts_.check_invariants();
-  uint64_t own = 0, promised_2 = 0, promised_4 = 0;
+  uint64_t own = 0, host_own = 0, promised_2 = 0, promised_4 = 0, coming_4 = 0;
   HeldKv held;
   for (const RequestIndex request : running) {
     const Request& r = requests_[request];
@@ -324,13 +467,19 @@ void MixedPrecisionKvManager::check_invariants(std::span<const RequestIndex> liv
   }
   for (const RequestIndex request : live) {
     own += requests_[request].pages.size();
+    host_own += requests_[request].host_pages.size();
+    coming_4 += requests_[request].coming_4;
     promised_2 += requests_[request].reserved_2.left;
     promised_4 += requests_[request].reserved_4.left;
   }
   KVT_CHECK(held.entries == held_.entries);
   KVT_CHECK(held.pages == held_.pages);
   KVT_CHECK(promised_2 == reserved_2_.total() && promised_4 == reserved_4_.total());
+  KVT_CHECK(coming_4 == coming_4_);
+  const TransferManager::PagesInFlight in_flight = parts_.transfers.pages_in_flight();
+  own += in_flight.gpu;
   KVT_CHECK(parts_.gpu.pages_owned() == own + parts_.index.pages_gpu());
+  KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + in_flight.host);
   pool_.check_invariants(own + parts_.index.pages_gpu() - parts_.index.pages_evictable());
   for (const bool four : {false, true}) {
     KVT_CHECK((four ? promised_4 : promised_2) <=

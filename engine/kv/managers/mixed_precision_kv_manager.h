@@ -6,6 +6,11 @@
 // arrives. An int2 page is available if it is free or only cached prefixes use it; otherwise 2-bit KV entries
 // spill to int4. If an int4 page is missing, cached prefixes are evicted, then the newest request is
 // preempted.
+//
+// A preempted request may be swapped out (request_transfers.h): all pages that hold its KV entries are copied
+// whole, those of its prefix too, and return to pages of the same formats that are its own. A host page has
+// room for a page of either format. A request whose KV entries wait for a full group is computed again, and
+// so is one that alone does not fit with the gaps of its pages.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
@@ -38,9 +43,12 @@ class MixedPrecisionKvManager final : public LocalKvManager {
 
   bool preempt(RequestIndex request, const PreemptionAsk& ask) override;
   void finish(RequestIndex request) override { release(request, false); }
+  void abandon(RequestIndex request) override;
+  Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
 
   TransferManager& transfers() override { return parts_.transfers; }
   PrefixIndex& prefixes() override { return parts_.index; }
+  bool pages_return() const override { return parts_.transfers.live() > 0; }
   uint32_t tokens_cached(const RequestReady& request) const override {
     return parts_.tokens_cached(context_, request);
   }
@@ -50,6 +58,7 @@ class MixedPrecisionKvManager final : public LocalKvManager {
 
  private:
   struct Request {
+    RequestId id{};
     SessionId session{};
     CachedPrefix prefix;        // its places are logical pages
     std::vector<PageId> pages;  // its own logical pages, after the prefix
@@ -58,19 +67,28 @@ class MixedPrecisionKvManager final : public LocalKvManager {
     // Leading logical pages whose KV entries are all in pages once its launches have ended.
     uint32_t settled = 0;
     Reservation reserved_2, reserved_4;
-    bool reuse_barred = false;  // alone, it did not fit together with the pages of its prefix
+    bool reuse_barred = false;            // alone, it did not fit together with the pages of its prefix
+    bool unlaunched = false;              // its planned entry lists pages that are filled
+    bool swapped_in = false;              // its next entry lists its pages
+    bool in_transfer = false;             // it waits for a transfer
+    std::vector<PageId> host_pages;       // swapped out: its pages
+    MixedPrecisionPool::SwappedOut away;  // swapped out: what they hold
+    uint32_t coming_4 = 0;                // int4 pages that its swap-out will free
 
     uint32_t span() const { return prefix.pin.pages + static_cast<uint32_t>(pages.size()); }
     MixedPrecisionPool::LogicalPages logical_pages() const { return {pages, prefix.pin.pages}; }
   };
 
   Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
+  bool swap_out(RequestIndex request);
+  Admission swap_in(RequestIndex request, const AdmissionAsk& ask);
+  uint64_t pages_4_for_next(const AdmissionAsk& ask) const;
+  void forget(Request* r);
   bool grow_from(RequestIndex request, uint32_t computed, uint32_t tokens);
   void age(const Request& r, const Pin& prefix, uint32_t pages_2_wanted);
   void make_room(const MixedPrecisionDemand& demand);
   void add_logical_pages(Request* r, uint32_t tokens);
   void append_decoded(Request* r, uint32_t computed, uint32_t tokens);
-  void free_logical_page(PageId logical_page);
   void roll_back(Launch* launch, uint32_t offset);
   void release(RequestIndex request, bool preempted);
   // Pages of one format that the request may take; pages reserved for others are excluded.
@@ -86,6 +104,7 @@ class MixedPrecisionKvManager final : public LocalKvManager {
   KvParts parts_;  // its GPU pages are logical pages
   Reservations reserved_2_, reserved_4_;
   HeldKv held_;
+  uint32_t coming_4_ = 0;                                      // int4 pages that swap-outs will free
   std::vector<Request> requests_;                              // by RequestIndex
   PageCrossings crossings_;                                    // scratch
   std::vector<PageId> newly_taken_, logical_pages_, reusing_;  // scratch

@@ -33,10 +33,6 @@ MixedPrecisionPoolSize split_mixed_precision_pool(uint64_t bytes, uint64_t bits_
           clamp_pages(parts_4 * bytes / bytes_of_all_parts)};
 }
 
-MixedPrecisionDemand mixed_precision_demand(uint32_t entries_2, uint32_t entries_4, uint32_t page_tokens) {
-  return {entries_2 / page_tokens, div_ceil(entries_4 + entries_2 % page_tokens, page_tokens)};
-}
-
 void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
              const PrecisionSpec& spec, std::vector<BitRun>* bits) {
   bits->clear();
@@ -130,7 +126,7 @@ void MixedPrecisionPool::hold(std::span<const PageId> logical_pages, bool held) 
   }
 }
 
-void MixedPrecisionPool::release(PageId logical_page) {
+void MixedPrecisionPool::freed(PageId logical_page) {
   LogicalPage& f = logical_pages_[raw(logical_page)];
   while (f.count > 0) {
     const PageId page = f.links[f.count - 1].page;
@@ -175,6 +171,64 @@ void MixedPrecisionPool::age(const Request& request, std::span<const PageId> pre
       moves->push_back({source, target, due_[i], 1});
     }
   }
+}
+
+void MixedPrecisionPool::list_pages(std::span<const PageId> logical_pages, std::vector<PageId>* pages) const {
+  for (const PageId logical_page : logical_pages) {
+    const LogicalPage& f = logical_pages_[raw(logical_page)];
+    for (uint32_t i = 0; i < f.count; ++i) pages->push_back(f.links[i].page);
+    pages->push_back(kNoPage);
+  }
+}
+
+// --- swapping
+
+void MixedPrecisionPool::free_unused(Request* request) {
+  if (request->pages_4.size() <= div_ceil(request->entries_4, page_tokens_)) return;
+  KVT_CHECK(pages_[raw(request->pages_4.back())].logical_pages == 0);
+  pool_4_.release(request->pages_4.back(), 0);
+  request->pages_4.pop_back();
+}
+
+void MixedPrecisionPool::swap_out(std::span<const PageId> logical_pages, Request* request,
+                                  std::vector<PageId>* pages, SwappedOut* out) {
+  KVT_CHECK(request->waiting.empty());
+  out->logical_pages.clear();
+  out->four.clear();
+  ++begun_;
+  const auto index_of = [&](PageId page) {
+    if (std::exchange(seen_[raw(page)], begun_) != begun_) {
+      seen_entries_[raw(page)] = static_cast<uint32_t>(out->four.size());
+      out->four.push_back(is_int4(page));
+      pages->push_back(page);
+    }
+    return PageId{seen_entries_[raw(page)]};
+  };
+  for (const PageId logical_page : logical_pages) {
+    LogicalPage& f = out->logical_pages.emplace_back(logical_pages_[raw(logical_page)]);
+    for (uint32_t i = 0; i < f.count; ++i) f.links[i].page = index_of(f.links[i].page);
+    for (PageId& page : f.at) page = page == kNoPage ? kNoPage : index_of(page);
+  }
+  const size_t copies = out->four.size();
+  for (PageId& page : request->pages_4) page = index_of(page);
+  KVT_CHECK(copies == out->four.size() && copies == request->pages());
+}
+
+void MixedPrecisionPool::swap_in(const SwappedOut& from, std::span<const PageId> logical_pages,
+                                 Request* request, std::vector<PageId>* pages) {
+  const size_t first = pages->size();
+  for (const bool four : from.four) pages->push_back((four ? pool_4_ : pool_2_).acquire());
+  const auto page_at = [&](PageId index) { return (*pages)[first + raw(index)]; };
+  KVT_CHECK(logical_pages.size() == from.logical_pages.size());
+  for (size_t n = 0; n < logical_pages.size(); ++n) {
+    const LogicalPage& was = from.logical_pages[n];
+    for (uint32_t i = 0; i < was.count; ++i)
+      link(logical_pages[n], page_at(was.links[i].page), was.links[i].kv_entries);
+    std::vector<PageId>& at = logical_pages_[raw(logical_pages[n])].at;
+    at = was.at;
+    for (PageId& page : at) page = page == kNoPage ? kNoPage : page_at(page);
+  }
+  for (PageId& page : request->pages_4) page = page_at(page);
 }
 
 // --- a request's KV entries

@@ -30,6 +30,7 @@
 #ifndef KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
 #define KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -58,15 +59,28 @@ struct MixedPrecisionDemand {
   uint32_t pages_2 = 0;
   uint32_t pages_4 = 0;
 };
-// Demand of `entries_2` and `entries_4` prompt KV entries once all are written, if every full group of 2-bit
-// KV entries gets an int2 page.
-MixedPrecisionDemand mixed_precision_demand(uint32_t entries_2, uint32_t entries_4, uint32_t page_tokens);
 
 // Appends the bits of a prompt's KV entries, equal neighbours joined. Tokens beyond `roles` have 4 bits.
 void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
              const PrecisionSpec& spec, std::vector<BitRun>* bits);
 
 class MixedPrecisionPool final : public HoldWatch {
+  struct Link {
+    PageId page{};
+    uint32_t kv_entries = 0;
+  };
+  // A logical page has at most 7 pages when it is written: 32 two-bit KV entries are in at most 2 int2 pages;
+  // KV entries that spill or are flushed join int4 pages in at most two places, one of them between the
+  // logical page's own 4-bit KV entries. Each ageing adds at most two, and skips logical pages without room
+  // for them.
+  static constexpr uint32_t kLinks = 12;
+  struct LogicalPage {
+    std::array<Link, kLinks> links;
+    uint32_t count = 0;
+    bool held = false;
+    std::vector<PageId> at;  // the page of each of its KV entries, if ages_; kNoPage: not placed yet
+  };
+
  public:
   // The KV entries that one request has written or will write.
   struct Request {
@@ -84,6 +98,14 @@ class MixedPrecisionPool final : public HoldWatch {
     uint32_t reused_in_part = 0;  // reused int4 pages that also hold gaps or KV entries that it did not reuse
 
     uint32_t pages() const { return reused_pages + pages_2 + static_cast<uint32_t>(pages_4.size()); }
+  };
+  // Where the KV entries of a request are while it is swapped out: pages are indices in a list of copies.
+  struct SwappedOut {
+    std::vector<LogicalPage> logical_pages;
+    std::vector<bool> four;  // by copy: whether it is of an int4 page
+    uint32_t copies(bool of_four) const {
+      return static_cast<uint32_t>(std::count(four.begin(), four.end(), of_four));
+    }
   };
   // A request's own logical pages: logical page `first` + i is ids[i].
   struct LogicalPages {
@@ -125,10 +147,24 @@ class MixedPrecisionPool final : public HoldWatch {
   void age(const Request& request, std::span<const PageId> prefix, std::span<const uint8_t> alone,
            uint32_t pages_2, std::vector<Requantisation>* moves);
 
+  // The pages in which `logical_pages` have KV entries: logical page by logical page, each list ended by
+  // kNoPage (PrefixHit, commands.h).
+  void list_pages(std::span<const PageId> logical_pages, std::vector<PageId>* pages) const;
+  // Frees the request's newest int4 page if no KV entry is in it.
+  void free_unused(Request* request);
+  // The request, whose logical pages these are, gives them up: appends the pages to be copied to *pages.
+  // REQUIRES: none of its KV entries waits.
+  void swap_out(std::span<const PageId> logical_pages, Request* request, std::vector<PageId>* pages,
+                SwappedOut* out);
+  // Appends new pages for the copies to *pages. REQUIRES: so many are free; the logical pages are held, and
+  // have no KV entries.
+  void swap_in(const SwappedOut& from, std::span<const PageId> logical_pages, Request* request,
+               std::vector<PageId>* pages);
+
   // The logical pages are now needed by a request or a pin (held), or no longer.
   void hold(std::span<const PageId> logical_pages, bool held) override;
   // The logical page no longer exists.
-  void release(PageId logical_page);
+  void freed(PageId logical_page) override;
 
   bool is_int4(PageId page) const { return raw(page) >= size_.pages_2; }
   uint32_t page_tokens() const { return page_tokens_; }
@@ -138,21 +174,6 @@ class MixedPrecisionPool final : public HoldWatch {
   void check_invariants(uint64_t logical_pages_held) const;
 
  private:
-  struct Link {
-    PageId page{};
-    uint32_t kv_entries = 0;
-  };
-  // A logical page has at most 7 pages when it is written: 32 two-bit KV entries are in at most 2 int2 pages;
-  // KV entries that spill or are flushed join int4 pages in at most two places, one of them between the
-  // logical page's own 4-bit KV entries. Each ageing adds at most two, and skips logical pages without room
-  // for them.
-  static constexpr uint32_t kLinks = 12;
-  struct LogicalPage {
-    std::array<Link, kLinks> links;
-    uint32_t count = 0;
-    bool held = false;
-    std::vector<PageId> at;  // the page of each of its KV entries, if ages_; kNoPage: not placed yet
-  };
   struct Page {
     uint32_t logical_pages = 0;  // logical pages that have KV entries here
     uint32_t held = 0;           // held ones among them

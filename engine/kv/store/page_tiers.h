@@ -14,8 +14,12 @@ struct PageTiers {
   PagePool* host = nullptr;  // null: there is no such tier
   PagePool* disk = nullptr;
   PrefixIndex* index = nullptr;
+  HoldWatch* watch = nullptr;  // is notified of freed GPU pages; null: none
 
-  void free_gpu(PageId page) const { gpu->release(page, index->tick()); }
+  void free_gpu(PageId page) const {
+    if (watch != nullptr) watch->freed(page);
+    gpu->release(page, index->tick());
+  }
   void free_host(PageId page) const { host->release(page, index->tick()); }
 };
 

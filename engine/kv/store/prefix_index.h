@@ -69,6 +69,8 @@ class HoldWatch {
  public:
   virtual ~HoldWatch() = default;
   virtual void hold(std::span<const PageId> pages, bool held) = 0;
+  // A page that is not in the index is freed.
+  virtual void freed(PageId) {}
 };
 
 class PrefixIndex final : public PageCache {

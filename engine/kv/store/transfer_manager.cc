@@ -22,6 +22,7 @@ Transfer& TransferManager::open(TransferKind kind, Tier source, Tier target) {
   place->first = 0;
   place->source.clear();
   place->target.clear();
+  place->own.clear();
   place->waiting.clear();
   ++live_;
   return *place;
@@ -76,13 +77,15 @@ Transfer& TransferManager::swap_out(const SharedPages& shared, std::vector<PageI
   Transfer& transfer = open(TransferKind::kSwapOut, Tier::kGpu, Tier::kHost);
   transfer.pin = shared.pin;
   transfer.pinned_in = shared.index;
-  transfer.first = static_cast<uint32_t>(shared.pages.size());
-  transfer.source = shared.pages;
-  transfer.source.insert(transfer.source.end(), own->begin(), own->end());
+  transfer.source = shared.copied;
+  if (shared.copied.empty()) {
+    transfer.source = shared.pages;
+    transfer.source.insert(transfer.source.end(), own->begin(), own->end());
+  }
   for (size_t i = 0; i < transfer.source.size(); ++i) transfer.target.push_back(tiers_.host->acquire());
   ++swaps_out_;
   pages_coming_ += static_cast<uint32_t>(own->size());
-  own->clear();
+  transfer.own.swap(*own);
   return transfer;
 }
 
@@ -104,6 +107,7 @@ void TransferManager::wait(Transfer* transfer, uint32_t index, RequestId request
 void TransferManager::submit(Transfer* transfer, std::vector<Command>* out) {
   KVT_CHECK(transfer->source.size() == transfer->target.size());
   transfer->submitted = true;
+  if (transfer->target_tier == Tier::kGpu && transfer->own.empty()) transfer->own = transfer->target;
   if (transfer->kind == TransferKind::kLoad && !transfer->to_request)
     tiers_.index->start_load(transfer->pin, transfer->first, raw(transfer->id));
   const std::span<const PageId> source = transfer->source, target = transfer->target;
@@ -187,20 +191,20 @@ void TransferManager::settle_load(const Transfer& transfer, bool arrived) {
     tiers_.index->loaded(transfer.pin, transfer.first, transfer.target);
   } else {
     tiers_.index->load_failed(transfer.pin, transfer.first);
-    for (const PageId page : transfer.target) tiers_.free_gpu(page);
+    for (const PageId page : transfer.own) tiers_.free_gpu(page);
   }
   tiers_.index->release(transfer.pin, arrived);
 }
 
 void TransferManager::settle_to_request(const Transfer& transfer, bool arrived) {
   if (arrived && !transfer.waiting.empty()) return;
-  for (auto page = transfer.target.rbegin(); page != transfer.target.rend(); ++page) tiers_.free_gpu(*page);
+  for (auto page = transfer.own.rbegin(); page != transfer.own.rend(); ++page) tiers_.free_gpu(*page);
   tiers_.index->release(transfer.pin, false);
 }
 
 void TransferManager::settle_swap_out(const Transfer& transfer, bool arrived) {
-  for (size_t i = transfer.source.size(); i > transfer.first; --i) tiers_.free_gpu(transfer.source[i - 1]);
-  pages_coming_ -= static_cast<uint32_t>(transfer.source.size()) - transfer.first;
+  for (auto page = transfer.own.rbegin(); page != transfer.own.rend(); ++page) tiers_.free_gpu(*page);
+  pages_coming_ -= static_cast<uint32_t>(transfer.own.size());
   transfer.pinned_in->release(transfer.pin, true);
   --swaps_out_;
   if (arrived && !transfer.waiting.empty()) return;
@@ -210,7 +214,7 @@ void TransferManager::settle_swap_out(const Transfer& transfer, bool arrived) {
 void TransferManager::settle_swap_in(const Transfer& transfer, bool arrived) {
   for (const PageId page : transfer.source) tiers_.free_host(page);
   if (arrived && !transfer.waiting.empty()) return;
-  for (const PageId page : transfer.target) tiers_.free_gpu(page);
+  for (const PageId page : transfer.own) tiers_.free_gpu(page);
   tiers_.index->release(transfer.pin, arrived);
 }
 
@@ -220,13 +224,11 @@ TransferManager::PagesInFlight TransferManager::pages_in_flight() const {
   for (const Transfer& t : transfers_) {
     if (!t.live) continue;
     ++live;
-    const uint64_t owned = t.kind == TransferKind::kSwapOut ? t.source.size() - t.first : 0;
-    (t.target_tier == Tier::kDisk   ? pages.disk
-     : t.target_tier == Tier::kHost ? pages.host
-                                    : pages.gpu) += t.target.size();
+    if (t.target_tier == Tier::kHost) pages.host += t.target.size();
+    if (t.target_tier == Tier::kDisk) pages.disk += t.target.size();
     if (t.kind == TransferKind::kSwapIn) pages.host += t.source.size();
-    pages.gpu += owned;
-    coming += owned;
+    pages.gpu += t.own.size();
+    coming += t.kind == TransferKind::kSwapOut ? t.own.size() : 0;
     swaps_out += t.kind == TransferKind::kSwapOut ? 1 : 0;
     loading += t.kind == TransferKind::kSwapOut ? 0 : t.waiting.size();
     offloads += t.kind == TransferKind::kOffload ? t.source.size() : 0;

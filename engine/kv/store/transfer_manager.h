@@ -15,7 +15,7 @@
 //
 // Invariants, verified by pages_in_flight():
 //   (1) a transfer in flight owns its target, and of its source what a request owned: all pages of a swap-in,
-//       those after the pin of a swap-out;
+//       those that were not shared of a swap-out;
 //   (2) the counts equal what the transfers in flight add up to.
 
 #ifndef KVTWIN_ENGINE_KV_STORE_TRANSFER_MANAGER_H_
@@ -46,8 +46,11 @@ struct Transfer {
   bool live = false;
   Pin pin;                           // pages of an index that it reads, or that precede those it copies
   PrefixIndex* pinned_in = nullptr;  // that index; another than the tiers' for prefix checkpoints (kSwapOut)
-  uint32_t first = 0;  // position of the first page that it copies; kSwapOut: that the request owned
+  uint32_t first = 0;                // position of the first page that it copies
   std::vector<PageId> source, target;
+  // GPU pages that it owns: those that a swapped-out request gave away, or else its target. They are logical
+  // where pages hold KV entries of positions far apart (mixed_precision_pool.h).
+  std::vector<PageId> own;
   std::vector<Waiter> waiting;
   EngineId from{};  // kReceive
   RequestId request{};
@@ -58,6 +61,7 @@ struct SharedPages {
   PrefixIndex* index = nullptr;
   Pin pin;
   std::vector<PageId> pages;
+  std::vector<PageId> copied{};  // the pages to copy, if these and the request's own are logical
 };
 
 // When prefixes are copied down, from CoreConfig.

@@ -27,6 +27,7 @@ constexpr uint64_t kFamilies[] = {
     kEvictionSeeds,
     kPassSeeds,
     kCheckpointRoomSeeds,
+    kFormatSwapSeeds,
 };
 
 std::string line_of(uint64_t first) {

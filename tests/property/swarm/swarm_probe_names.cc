@@ -35,6 +35,15 @@ Probes format_probes() {
                 "a preempted request found its prefix again"});
 }
 
+Probes format_swap_probes() {
+  return named({"a request was swapped out", "pages of a request were swapped in",
+                "a swapped-in request continued to decode", "a request was swapped out within its prompt",
+                "a request was preempted twice", "a swap-out failed", "a swap-in failed",
+                "a swap-out while a step was in flight", "the host tier is full",
+                "a preempted request was computed again", "a group filled an int2 page",
+                "a prefix was requantised", "coalesced steps got pages in advance"});
+}
+
 Probes swap_probes() {
   return named({"a request was swapped out", "pages of a request were swapped in",
                 "a swapped-in request found pages in the index", "a swapped-in request continued to decode",
@@ -152,6 +161,7 @@ Probes plain_probes() {
 }  // namespace
 
 Probes all_probes(uint64_t last) {
+  if (last >= kFormatSwapSeeds) return format_swap_probes();
   if (last >= kCheckpointRoomSeeds) return prefix_checkpoint_probes();
   if (last >= kPassSeeds) return pass_probes();
   if (last >= kEvictionSeeds) return eviction_probes();

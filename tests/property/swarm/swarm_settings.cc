@@ -472,9 +472,26 @@ Setting draw_checkpoint_room(uint64_t seed) {
   return setting;
 }
 
+// A setting with two formats, and many requests that are swapped out.
+Setting draw_format_swap(uint64_t seed) {
+  Prng prng(draw({seed, 0xf05a}));
+  Setting setting = draw_family(kFormatSeeds + seed - kFormatSwapSeeds);
+  setting.client.sessions = number(&prng, 3, 12);
+  setting.client.output_tokens_max = number(&prng, 1, 150);
+  for (CoreConfig& config : setting.run.engines) {
+    config.policies.placement = "host";
+    config.preemption = PreemptionKind::kSwap;
+    config.pages_host = number(&prng, 1, prng.chance(1, 2) ? 8 : 120);
+    if (prng.chance(1, 2)) config.watermark_pages = 0;
+    KVT_CHECK(!validate_core_config(config).has_value());
+  }
+  return setting;
+}
+
 }  // namespace
 
 Setting draw_setting(uint64_t seed) {
+  if (seed >= kFormatSwapSeeds) return draw_format_swap(seed);
   if (seed >= kCheckpointRoomSeeds) return draw_checkpoint_room(seed);
   if (seed >= kPassSeeds) return draw_passes(seed);
   return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed);

@@ -105,6 +105,15 @@ TEST_CASE("X-3 X-4 X-5 swarm: compressed prefixes in one queue with free pages, 
   }
 }
 
+TEST_CASE("Q-3 X-3 X-6 swarm: preempted requests with KV entries of two formats are swapped out") {
+  Probes probes = all_probes(kFormatSwapSeeds);
+  for (uint64_t seed = kFormatSwapSeeds; seed < kFormatSwapSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 // Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
 // content of each), a source is released once, and routers decide the same under any coalescing.
 TEST_CASE("X-3 X-4 swarm: different engines, separated prefill and decode, all routers") {

@@ -29,7 +29,10 @@ std::vector<LlmSpec> mixed_precision_models() {
 // Bits of position p of every request: drawn in runs, or 4 everywhere.
 struct MixedPrecisionDriven : CacheRows {
   MixedPrecisionDriven(const LlmSpec& given, bool mixed_bits, bool has_int2 = true)
-      : CacheRows(given, {.page_tokens = kMixedPrecisionPage, .pages_gpu = kPages, .poison = true}, 0),
+      : CacheRows(
+            given,
+            {.page_tokens = kMixedPrecisionPage, .pages_gpu = kPages, .pages_host = kPages, .poison = true},
+            0),
         mixed(mixed_bits),
         next_2(has_int2 ? 0 : kInt2) {
     auto made = cpu::MixedPrecisionCache::make(memory, given, {kInt2, 32, 512});
@@ -83,8 +86,8 @@ struct MixedPrecisionDriven : CacheRows {
       fill.waiting = 0;
     }
     const bool first = std::erase(fresh, request) > 0;
-    const PlanEntry entry{request, chunk ? EntryKind::kChunk : EntryKind::kDecode, first, false, tokens,
-                          context};
+    PlanEntry entry{request, chunk ? EntryKind::kChunk : EntryKind::kDecode, first, false, tokens, context};
+    entry.swapped_in = first && returns;
     const PrefixHit prefix_hit{request, reused[request]};
     const size_t prefix_hits = first && context > 0 ? 1 : 0;
     run({.entries = {&entry, 1},
@@ -100,8 +103,9 @@ struct MixedPrecisionDriven : CacheRows {
     std::vector<PageId> out;
     for (uint32_t logical_page = 0; logical_page < count; ++logical_page) {
       const size_t begin = out.size();
-      for (uint32_t i = 0; i < kMixedPrecisionPage; ++i) {
-        const PageId page{mixed_cache().places(request)[logical_page * kMixedPrecisionPage + i].page};
+      const auto places = mixed_cache().places(request).subspan(logical_page * kMixedPrecisionPage);
+      for (const auto& place : places.first(std::min<size_t>(places.size(), kMixedPrecisionPage))) {
+        const PageId page{place.page};
         if (std::find(out.begin() + static_cast<ptrdiff_t>(begin), out.end(), page) == out.end())
           out.push_back(page);
       }
@@ -111,6 +115,7 @@ struct MixedPrecisionDriven : CacheRows {
   }
 
   const bool mixed;
+  bool returns = false;  // requests that start were swapped out
   uint32_t next_2, next_4 = kInt2;
   std::map<RequestId, Filling> fills;
   std::map<RequestId, std::vector<PageId>> reused;
@@ -225,6 +230,52 @@ TEST_CASE(
     run.cache->notify(DropRequestState{{}, kMixedPrecisionA, DropRequestState::Reason::kFinished});
     run.go(kMixedPrecisionB, 1, false), alone.go(kMixedPrecisionB, 1, false);
     CHECK(run.outputs() == alone.outputs());
+  }
+}
+
+TEST_CASE(
+    "mixed precision cache: a request that was swapped out reads the same in other pages, and fills its int4 "
+    "page further") {
+  for (const LlmSpec& llm : mixed_precision_models()) {
+    MixedPrecisionDriven run(llm, true), stays(llm, true);
+    for (MixedPrecisionDriven* each : {&run, &stays}) {
+      each->start(kMixedPrecisionA);
+      each->go(kMixedPrecisionA, 200, true, true);
+      for (int i = 0; i < 5; ++i) each->go(kMixedPrecisionA, 1, false);
+    }
+    std::vector<PageId> listed = run.logical_pages(kMixedPrecisionA, div_ceil(205u, kMixedPrecisionPage));
+    std::vector<PageId> pages, copies, returned;
+    for (const PageId page : listed) {
+      if (page == kNoPage || std::find(pages.begin(), pages.end(), page) != pages.end()) continue;
+      pages.push_back(page);
+      copies.push_back(PageId{kPages + static_cast<uint32_t>(copies.size())});
+    }
+    run.cache->notify(DropRequestState{{}, kMixedPrecisionA, DropRequestState::Reason::kPreempted});
+    run.cache->notify(
+        StartTransfer{{}, TransferId{1}, TransferKind::kSwapOut, Tier::kGpu, Tier::kHost, pages, copies});
+    // Another request overwrites all of its pages.
+    const MixedPrecisionDriven::Filling fill = run.fills.at(kMixedPrecisionA);
+    run.next_2 = 0, run.next_4 = kInt2;
+    run.start(kMixedPrecisionB);
+    run.go(kMixedPrecisionB, 300, true, true);
+    for (const PageId page : pages) {
+      CHECK(raw(page) < (raw(page) < kInt2 ? run.next_2 : run.next_4));
+      returned.push_back(PageId{raw(page) < kInt2 ? run.next_2++ : run.next_4++});
+    }
+    run.cache->notify(
+        StartTransfer{{}, TransferId{2}, TransferKind::kSwapIn, Tier::kHost, Tier::kGpu, copies, returned});
+    for (PageId& page : listed) {
+      const auto at = std::find(pages.begin(), pages.end(), page);
+      if (at != pages.end()) page = returned[static_cast<size_t>(at - pages.begin())];
+    }
+    run.start(kMixedPrecisionA, 205, listed);
+    run.fills[kMixedPrecisionA] = fill;
+    run.returns = true;
+    for (int i = 0; i < 40; ++i) {
+      run.go(kMixedPrecisionA, 1, false), stays.go(kMixedPrecisionA, 1, false);
+      CHECK(run.outputs() == stays.outputs());
+    }
+    CHECK(std::count_if(pages.begin(), pages.end(), [](PageId page) { return raw(page) < kInt2; }) > 1);
   }
 }
 

@@ -184,13 +184,12 @@ struct ExpectedOutcome {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;      // compare with the dense engine
-  bool compare = false;    // compare with the CPU engine that retains the GPU's entries
-  bool judge = false;      // compare with the CPU engine that retains by its own scores
-  bool launched = false;   // compare with an engine without graphs
-  bool undivided = false;  // compare with an engine whose kernel divides decodes itself
-  bool on_host = false;    // compare with an engine that scores on the host
-  bool spans = false;      // prompts say what they ask
+  bool dense = false;     // compare with the dense engine
+  bool compare = false;   // compare with the CPU engine that retains the GPU's entries
+  bool judge = false;     // compare with the CPU engine that retains by its own scores
+  bool launched = false;  // compare with an engine without graphs
+  bool on_host = false;   // compare with an engine that scores on the host
+  bool spans = false;     // prompts say what they ask
   uint32_t cancels = 0, sessions = 3;
   std::optional<cpu::ScorerWeights> weights{};  // absent: drawn
   PartitionSpec partition{};
@@ -230,7 +229,6 @@ inline std::unique_ptr<cuda::CudaEngine> other_twin(const ExpectedOutcome& what,
                                                     cpu::IdentityTokens* tokens) {
   options.retained = nullptr;
   if (what.launched) own.graphs_max = 0;
-  if (what.undivided) options.config.core.policies.partition = "uniform";
   static kernels::ScorerDefinition host_scorer;  // outlives the twin
   host_scorer = *options.config.score.scorer, host_scorer.device = kernels::DeviceScores::kHost;
   if (what.on_host) options.config.score.scorer = &host_scorer;
@@ -300,9 +298,7 @@ inline PairedEngines run_both(const ExpectedOutcome& what) {
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
   const std::unique_ptr<cuda::CudaEngine> twin =
-      what.launched || what.on_host || what.undivided
-          ? other_twin(what, gpu_options, own, weights, *device, &tokens)
-          : nullptr;
+      what.launched || what.on_host ? other_twin(what, gpu_options, own, weights, *device, &tokens) : nullptr;
   PairedEngines both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;

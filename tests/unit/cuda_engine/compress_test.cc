@@ -135,7 +135,7 @@ TEST_CASE("cuda compress: steps replayed as graphs equal steps launched without 
   check_replays(methods());
 }
 
-TEST_CASE("cuda compress: decodes are padded to captured sizes, whose graphs are made at start-up") {
+TEST_CASE("cuda compress: decodes are padded to captured sizes, and one graph serves a size") {
   const Method padded[] = {
       {"snapkv", "uniform", "compact"},
       {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer},
@@ -150,8 +150,8 @@ TEST_CASE("cuda compress: decodes are padded to captured sizes, whose graphs are
     for (const LlmSpec& llm : models()) {
       ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = 5, .compare = true};
       what.launched = true;
-      const uint64_t unpadded = run_both(what).replays;
-      what.config.capture_sizes = {1, 2, 4, 8};
+      const uint64_t unpadded = run_both(what).replays;  // one graph for each of 1, 2 and 3 requests
+      what.config.capture_sizes = {4, 8};
       const PairedEngines result = run_both(what);
       CHECK(result.unequal == 0);
       CHECK_MESSAGE(result.worst < bf16_tolerance(llm), steps_off(result, bf16_tolerance(llm)));
@@ -172,7 +172,7 @@ TEST_CASE("G-3 cuda compress: sums of attention are gathered beside dropped slot
         what.config.prefix_cache = false, what.cancels = 10;
         const PairedEngines result = run_both(what);
         CHECK_MESSAGE(result.worst < bf16_tolerance(llm), steps_off(result, bf16_tolerance(llm)));
-        CHECK(result.compressions > 5);
+        CHECK(result.compressions > 4);
         MESSAGE(name << ": " << result.compressions << " compressions, worst relative error of logits "
                      << result.worst);
       }

@@ -45,17 +45,6 @@ TEST_CASE("cuda partition: whatever the partition, logits equal the CPU engine's
   }
 }
 
-TEST_CASE("cuda partition: listed splits are what is computed: sums have another order") {
-  const LlmSpec llm = models()[0];
-  for (const bool exact : {false, true}) {
-    ExpectedOutcome what{.llm = llm, .config = divided(kRagged, llm, "aot"), .seed = 2, .undivided = true};
-    what.partition = kSmallTiles, what.partition.aot_exact_grid = exact;
-    const PairedEngines result = run_both(what);
-    CHECK(result.unequal > 0);
-    CHECK(result.unequal < result.steps);  // chunks alone are not divided
-  }
-}
-
 TEST_CASE("cuda partition: AOT's splits follow the planned fractions of what compressions have ranked") {
   LlmSpec llm = models()[0];
   llm.layers = 1, llm.kv_heads = 2;

@@ -139,43 +139,6 @@ TEST_CASE("SnapKV: the variant of every code base agrees with its formula in dou
   }
 }
 
-TEST_CASE("SnapKV: N <= w retains every entry") {
-  Prng prng(12);
-  for (const uint32_t tokens : {1u, 7u, 32u}) {
-    const Case c = make_case(&prng, {2, 4, tokens, 16}, 32);
-    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.attention_scores()))
-      CHECK(score == kMustStay);
-  }
-}
-
-TEST_CASE("SnapKV: the order of the window's query tokens does not matter") {
-  Prng prng(13);
-  for (const WindowSpec& spec : all_specs()) {
-    const Case c = make_case(&prng, {2, 4, 60, 16}, 8);
-    Case turned = c;
-    std::reverse(turned.positions.begin(), turned.positions.end());
-    for (uint32_t j = 0; j < c.q.heads; ++j) {
-      for (uint32_t i = 0; i < c.q.rows; ++i) {
-        std::copy_n(c.q.at(j, i), c.q.dim, turned.q.at(j, c.q.rows - 1 - i));
-      }
-    }
-    const std::vector<float> a = scores_of(spec, c.attention_scores()),
-                             b = scores_of(spec, turned.attention_scores());
-    for (size_t p = 0; p < a.size(); ++p) CHECK((a[p] == b[p] || off_by(a[p], b[p]) < 1e-6));
-  }
-}
-
-TEST_CASE("SnapKV: a planted key along a window query is retained") {
-  Prng prng(14);
-  for (const WindowSpec& spec : all_specs()) {
-    Case c = make_case(&prng, {1, 4, 200, 32}, 8);
-    for (uint32_t d = 0; d < 32; ++d) c.k.at(0, 77)[d] = 4.0f * c.q.at(2, 5)[d];
-    const std::vector<float> scores = scores_of(spec, c.attention_scores());
-    const RowSet retained = select_rows(scores, sink_and_window(200, 0, 8), spec.kernel);
-    CHECK(std::binary_search(retained.begin(), retained.end(), 77u));
-  }
-}
-
 TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   Prng prng(15);
   const Case c = make_case(&prng, {2, 2, 50, 8}, 8);

@@ -162,30 +162,6 @@ TEST_CASE("select: flattened counts equal those of sorting all KV entries, and s
   }
 }
 
-TEST_CASE("select: the flattened ranking retains each head's own best rows") {
-  Prng prng(8);
-  for (int round = 0; round < 100; ++round) {
-    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = 12;
-    std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
-    const ScoreView view = packed_scores(scores, heads, rows);
-    const std::vector<uint32_t> counts = count_flattened({view, {rows, {}}}, prng.range(0, 40));
-    std::vector<RowSet> retained;
-    for (uint32_t h = 0; h < heads; ++h) retained.push_back(select_rows(view.row(h), {}, counts[h]));
-    // No retained KV entry ranks below a dropped one of any head.
-    for (uint32_t h = 0; h < heads; ++h) {
-      CHECK(retained[h].size() == counts[h]);
-      for (const uint32_t i : retained[h]) {
-        for (uint32_t g = 0; g < heads; ++g) {
-          for (uint32_t p = 0; p < rows; ++p) {
-            if (std::binary_search(retained[g].begin(), retained[g].end(), p)) continue;
-            CHECK(better(scores[h * rows + i], i, h, scores[g * rows + p], p, g));
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("select: of equal KV entries at one position the one of the smaller head is retained") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
@@ -215,13 +191,6 @@ TEST_CASE("select: a cluster counts the KV entries by its members' largest score
         count_clustered({packed_scores(scores, heads, rows), {rows, {}}}, cluster_of, clusters, kv_entries);
     CHECK(counts == sorted_counts(joined, clusters, rows, kv_entries));
   }
-}
-
-TEST_CASE("select: clusters of one head each equal the flattened level") {
-  Prng prng(5);
-  std::vector<float> scores = tied_scores(&prng, 4 * 30);
-  const Ranked ranked{packed_scores(scores, 4, 30), {30, {}}};
-  CHECK(count_clustered(ranked, std::vector<uint32_t>{0, 1, 2, 3}, 4, 50) == count_flattened(ranked, 50));
 }
 
 TEST_CASE("select: AdaKV retains each head's safe part and sums exactly to heads * k") {

@@ -74,7 +74,7 @@ struct LogicalPages {
   }
   void end(Request* request) {
     for (const PageId logical_page : request->logical_pages) {
-      pool.release(logical_page);
+      pool.freed(logical_page);
       free.push_back(logical_page);
       --held;
     }
@@ -128,9 +128,9 @@ TEST_CASE(
   CHECK(f.bits == std::vector<BitRun>{{50, false}, {0, true}});
   CHECK(request.kv_entries.waiting.empty());
   CHECK(request.kv_entries.entries_4 == 13);
-  const MixedPrecisionDemand demand = mixed_precision_demand(70, 7, kPoolPage);
-  CHECK(demand.pages_2 == request.kv_entries.pages_2);
-  CHECK(demand.pages_4 == request.kv_entries.pages_4.size());
+  // 70 KV entries of 2 bits in pages of 32: two pages are full, and 6 are with the 7 of 4 bits.
+  CHECK(request.kv_entries.pages_2 == 2);
+  CHECK(request.kv_entries.pages_4.size() == 1);
   for (int i = 0; i < 20; ++i) REQUIRE(f.append(&request, 1));
   CHECK(request.kv_entries.entries_4 == 33);
   CHECK(request.kv_entries.pages_4 == std::vector<PageId>{PageId{10}, PageId{11}});
@@ -174,7 +174,7 @@ TEST_CASE(
   CHECK(reader.kv_entries.reused_in_part == 1);  // 8 KV entries of the second int4 page
   CHECK(std::count(f.pages.begin(), f.pages.end(), kNoPage) == 2);
   CHECK(f.pages.size() == 5);
-  for (size_t i = 2; i < writer.logical_pages.size(); ++i) f.pool.release(writer.logical_pages[i]);
+  for (size_t i = 2; i < writer.logical_pages.size(); ++i) f.pool.freed(writer.logical_pages[i]);
   f.held -= 2;
   CHECK(f.pool.pages_free(false) == 3);  // the second int2 page alone is empty
   CHECK(f.pool.pages_evictable(true) == 0);
@@ -183,7 +183,7 @@ TEST_CASE(
   CHECK(f.pool.pages_evictable(true) == 2);
   CHECK(f.pool.pages_evictable(false) == 1);
   f.pool.check_invariants(f.held);
-  for (const PageId logical_page : shared) f.pool.release(logical_page);
+  for (const PageId logical_page : shared) f.pool.freed(logical_page);
   CHECK(f.pool.pages_free(false) == 4);
   CHECK(f.pool.pages_free(true) == 4);
 }

@@ -166,7 +166,12 @@ TEST_CASE(
                   c->pages_host = 10;
                   c->policies.placement = "host";
                 }),
-                "set placement: gpu, or precision: int4"));
+                "set preemption: swap"));
+  CHECK(with([](CoreConfig* c) {
+          c->pages_host = 10;
+          c->policies.placement = "host";
+          c->preemption = PreemptionKind::kSwap;
+        }) == "");
   // docs/design/methods/composition.md#pairs: dropping per head leaves heads with different counts of each
   // format; dropping for all heads frees no page, because a page holds tokens from far apart; packed entries
   // are not moved.

@@ -93,8 +93,8 @@ Ids solve(const Ids& prompt) {
     verb = kAsk;
   }
   Ids out = {verb == kUse || verb == kFetch ? kRequest : kAssistant};
-  if (verb == kAll && what == prompt.size()) {  // all of the document
-    const auto begin = std::find(prompt.begin(), prompt.end(), kResult) + 1;
+  if (verb == kAll && what == prompt.size()) {  // all of the newest document
+    const auto begin = std::find(prompt.rbegin(), prompt.rend(), kResult).base();
     out.insert(out.end(), begin, std::find(begin, prompt.end(), kEnd));
   } else if (verb == kAsk || verb == kAll) {
     const Ids value = value_of(known, prompt[what]);
@@ -250,7 +250,8 @@ TEST_CASE("make_task: with drop_turns prompts have neither questions nor answers
               std::count(before.begin(), before.end(), kResult));
         CHECK(std::count(prompt.begin(), prompt.end(), kRequest) ==
               std::count(before.begin(), before.end(), kRequest));
-        if (std::string_view(task) != "tool_schema") CHECK(std::count(prompt.begin(), prompt.end(), kAsk) <= 1);
+        if (std::string_view(task) != "tool_schema")
+          CHECK(std::count(prompt.begin(), prompt.end(), kAsk) <= 1);
         CHECK(ids_of(session, request.output()) == solve(prompt));
       }
     }

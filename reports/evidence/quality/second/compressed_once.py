@@ -1,5 +1,4 @@
-"""A document is compressed once, before its questions are known, with KVzip's scores (which the engines compute only when
-a whole prompt has ended, and then reuse no prefix).
+"""A document is compressed once, before its questions are known, with KVzip's scores.
 
   python3 compressed_once.py build/dev/bin/kvtwin models/tiny/tasks-6x256 [SESSIONS] [TASK,...] [PROCESSES]
 
@@ -9,11 +8,13 @@ largest attention that this pass gives it. The loss of the repeated tokens says 
 scores by the attention of all six questions and their answers instead: a bound that knows them. KeyDiff is a row that the
 engine has too; there later questions also see the turns before them. The last eight entries stay. Levels: every head
 retains as many entries (uniform), or the best of a layer or of all layers are retained. Heads that share a table, ordered by what
-they retain, share the largest count among them, for the same bytes in total.
+they retain, share the largest count among them, for the same bytes in total. `as engine` is the rule of
+scenarios/quality/kvzip.textproto, whose answers equal the CPU engine's.
 """
 
 import concurrent.futures
 import functools
+import math
 import sys
 
 import numpy as np
@@ -23,22 +24,56 @@ import tiny
 DOCUMENT, WINDOW = 384, 8
 REPEAT = [3, 11, 4]  # user all, assistant: the request of the task
 FRAME = 3            # tokens of a prompt before a document's text
+QUESTION = 3
 
 
-def attended(model, cache, ids, n):
-    """Largest attention that rows `ids` behind the cache give each of its entries, [layers][KV heads][n]; the rows' logits."""
+def attended(model, cache, ids, n, visible=None, keys=None):
+    """Largest attention that rows `ids` behind the first n entries of the cache give each of `keys` (default: all of
+    them), where the softmax includes these and the rows; [layers][KV heads][keys]; the rows' logits. `visible` as in
+    Model.run."""
     own = tiny.Cache(model, n + len(ids))
     own.k[:, :n], own.v[:, :n], own.n = cache.k[:, :n], cache.v[:, :n], n
-    logits, queries = model.run(model.embed(ids), own)
+    logits, queries = model.run(model.embed(ids), own, visible)
     later = np.where(np.tril(np.ones((len(ids), len(ids)), bool)), 0, -np.inf)
-    out = np.empty((model.layers, model.kv_heads, n), np.float32)
+    keys = np.arange(n) if keys is None else keys
+    read, count = np.concatenate([keys, np.arange(n, own.n)]), len(keys)
+    out = np.empty((model.layers, model.kv_heads, count), np.float32)
     for layer in range(model.layers):
         for head in range(model.kv_heads):
             q = queries[layer][:, head * model.group:(head + 1) * model.group]
-            scores = np.einsum("rgd,td->grt", q, own.k[layer, :own.n, head]) / np.sqrt(model.dim)
-            scores[:, :, n:] += later
-            out[layer, head] = tiny.softmax(scores)[:, :, :n].max((0, 1))
+            scores = np.einsum("rgd,td->grt", q, own.k[layer, read, head]) / np.sqrt(model.dim)
+            scores[:, :, count:] += later
+            out[layer, head] = tiny.softmax(scores)[:, :, :count].max((0, 1))
     return out, logits
+
+
+def as_engine(model, cache, ids, spans, entries):
+    """Right answers as `scenarios/quality/kvzip.textproto` computes them with --drop-turns: sinks and window are retained, a
+    ratio of the others across all heads, and the end of the document is ranked once more with each question, which is a
+    chunk of its own."""
+    n, right, ratio = DOCUMENT, [], round(entries / (DOCUMENT + QUESTION), 6)
+
+    def best(scores, tokens):
+        others = tokens - FRAME - WINDOW
+        fraction = min(1.0, max(0.0, (ratio * (tokens - FRAME) - WINDOW) / others))
+        flat = np.zeros(scores.size, bool)
+        flat[np.argsort(-scores.ravel(), kind="stable")[:math.ceil(fraction * scores.size - 1e-9)]] = True
+        return flat.reshape(scores.shape)
+
+    mask = np.ones((model.layers, model.kv_heads, n + QUESTION), bool)
+    scores, _ = attended(model, cache, np.concatenate([REPEAT, ids[FRAME:n]]), n)
+    mask[..., FRAME:n - WINDOW] = best(scores[..., FRAME:n - WINDOW], n)
+    for begin, end, _ in spans:
+        cache.n = n
+        model.run(model.embed(ids[begin - QUESTION:begin]), cache, lambda layer, head, q: np.flatnonzero(mask[layer, head, :n]))
+        again, left = np.arange(n - WINDOW, n), mask.copy()
+        scores, _ = attended(model, cache, np.concatenate([REPEAT, ids[again], ids[begin - QUESTION:begin]]), n + QUESTION,
+                             lambda layer, head, q: np.flatnonzero(mask[layer, head]),
+                             np.concatenate([np.arange(FRAME), again, np.arange(n, n + QUESTION)]))
+        left[..., n - WINDOW:n - WINDOW + QUESTION] = best(scores[..., FRAME:FRAME + QUESTION], n + QUESTION)
+        got, _ = model.run(model.embed(ids[begin:end - 1]), cache, lambda layer, head, q: np.flatnonzero(left[layer, head]))
+        right.append(tiny.right(got, ids[begin + 1:end]))
+    return right
 
 
 def retained(scores, level, entries, group=1):
@@ -104,6 +139,9 @@ def document(model, ids, spans):
             got, _ = model.run(model.embed(ids[begin - 3:end - 1]), cache,
                                visible=lambda layer, head, q: np.flatnonzero(mask[layer, head]))
             right.setdefault(cell, []).append(tiny.right(got[3:], ids[begin + 1:end]))
+    for entries in (32, 64):
+        cell = "as engine", "across layers", 1, entries
+        keep[cell], right[cell] = np.full(1, np.nan), as_engine(model, cache, ids, spans, entries)
     exact = bool((logits[len(REPEAT) - 1:-1].argmax(-1) == text).all())
     return loss, exact, right, {cell: mask.mean() for cell, mask in keep.items()}
 
@@ -116,7 +154,8 @@ def say(task, done):
         name, level, group, entries = cell
         answers = [answer for one in right for answer in one[cell]]
         kept = 100 * np.mean([one[cell] for one in fraction])
-        print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries ({kept:4.1f} %): "
+        of = "" if np.isnan(kept) else f" ({kept:4.1f} %)"
+        print(f"  {name:9} {level:13} {group} heads a table, {entries:3} entries{of}: "
               f"{tiny.wilson(sum(answers), len(answers))} %", flush=True)
 
 
