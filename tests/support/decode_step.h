@@ -1,4 +1,3 @@
-<<<<<<<< HEAD:tests/support/decode_step.h
 // Step graphs of a plain paged engine, optionally with a recall per layer: within the step (double-buffered),
 // or for the next step (through ports). They are small and regular, for tests of graphs and of their
 // evaluation.
@@ -9,9 +8,6 @@
 #include <cstdint>
 #include <utility>
 #include <vector>
-========
-#include "tests/support/decode_step.h"
->>>>>>>> w/L:tests/support/decode_step.cc
 
 #include "engine/base/check.h"
 #include "engine/steps/step_graph.h"

@@ -161,7 +161,6 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
     Part& part = parts_[of];
     part.launch = launch;
     part.launch.entries = part.launched;
-    part.launch.tokens_padded = 0;  // the step is padded, not its parts
     part.launch.allocations = part.allocations;
     part.launch.compressions = part.compressions;
     part.launch.passes = part.passes;
