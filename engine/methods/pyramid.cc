@@ -32,27 +32,4 @@ std::vector<uint32_t> pyramid_exact(const PyramidSpec& spec, uint32_t tokens) {
   return out;
 }
 
-std::vector<uint32_t> pyramid_released(const PyramidSpec& spec, uint32_t tokens) {
-  KVT_CHECK(spec.beta > 0);
-  const int64_t base = less(spec.budget, spec.window), room = less(tokens, spec.window);
-  int64_t least = base / spec.beta, most = 2 * base - least;
-  if (most >= room) {
-    most = room;
-    least = 2 * base - most;
-  }
-  if (spec.layers == 1) most = least = base;  // (the released code would divide by zero)
-  const int64_t step = spec.layers > 1 ? (most - least) / (int64_t{spec.layers} - 1) : 0;
-  std::vector<uint32_t> out(spec.layers);
-  for (uint32_t l = 0; l < spec.layers; ++l) {
-    int64_t kv_entries = most - l * step;
-    if (tokens < spec.budget) {
-      kv_entries = room;
-    } else if (int64_t{tokens} < 2 * base) {
-      kv_entries = base;
-    }
-    out[l] = static_cast<uint32_t>(std::clamp<int64_t>(kv_entries, 0, room));
-  }
-  return out;
-}
-
 }  // namespace kvtwin

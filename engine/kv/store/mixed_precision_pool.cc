@@ -33,10 +33,6 @@ MixedPrecisionPoolSize split_mixed_precision_pool(uint64_t bytes, uint64_t bits_
           clamp_pages(parts_4 * bytes / bytes_of_all_parts)};
 }
 
-MixedPrecisionDemand mixed_precision_demand(uint32_t entries_2, uint32_t entries_4, uint32_t page_tokens) {
-  return {entries_2 / page_tokens, div_ceil(entries_4 + entries_2 % page_tokens, page_tokens)};
-}
-
 void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
              const PrecisionSpec& spec, std::vector<BitRun>* bits) {
   bits->clear();

@@ -59,9 +59,6 @@ struct MixedPrecisionDemand {
   uint32_t pages_2 = 0;
   uint32_t pages_4 = 0;
 };
-// Demand of `entries_2` and `entries_4` prompt KV entries once all are written, if every full group of 2-bit
-// KV entries gets an int2 page.
-MixedPrecisionDemand mixed_precision_demand(uint32_t entries_2, uint32_t entries_4, uint32_t page_tokens);
 
 // Appends the bits of a prompt's KV entries, equal neighbours joined. Tokens beyond `roles` have 4 bits.
 void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,

@@ -128,9 +128,8 @@ TEST_CASE(
   CHECK(f.bits == std::vector<BitRun>{{50, false}, {0, true}});
   CHECK(request.kv_entries.waiting.empty());
   CHECK(request.kv_entries.entries_4 == 13);
-  const MixedPrecisionDemand demand = mixed_precision_demand(70, 7, kPoolPage);
-  CHECK(demand.pages_2 == request.kv_entries.pages_2);
-  CHECK(demand.pages_4 == request.kv_entries.pages_4.size());
+  CHECK(request.kv_entries.pages_2 == 2);
+  CHECK(request.kv_entries.pages_4.size() == 1);
   for (int i = 0; i < 20; ++i) REQUIRE(f.append(&request, 1));
   CHECK(request.kv_entries.entries_4 == 33);
   CHECK(request.kv_entries.pages_4 == std::vector<PageId>{PageId{10}, PageId{11}});

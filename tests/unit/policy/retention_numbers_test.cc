@@ -68,32 +68,6 @@ TEST_CASE("PyramidKV: nothing is dropped while the prompt fits the budget") {
   CHECK(pyramid_exact(spec, 512) == std::vector<uint32_t>(32, 480));
   CHECK(pyramid_exact(spec, 100) == std::vector<uint32_t>(32, 68));
   CHECK(pyramid_exact(spec, 10) == std::vector<uint32_t>(32, 0));
-  CHECK(pyramid_released(spec, 100) == std::vector<uint32_t>(32, 68));
-  CHECK(pyramid_released(spec, 10) == std::vector<uint32_t>(32, 0));
-}
-
-TEST_CASE("PyramidKV: the released form rounds its step down and so retains up to l too many in layer l") {
-  // base 480, min 24, max 936, step 912 / 31 = 29 (29.42): layer 31 retains 37 instead of 24.
-  const PyramidSpec spec{32, 512, 32, 20};
-  const std::vector<uint32_t> released = pyramid_released(spec, 100'000);
-  CHECK(released.front() == 936);
-  CHECK(released.back() == 936 - 31 * 29);
-  CHECK(sum(released) == 32 * 936 - 29 * (31 * 32 / 2));
-  CHECK(sum(released) > sum(pyramid_exact(spec, 100'000)));
-  CHECK(pyramid_exact(spec, 100'000).front() == 936);
-  CHECK(pyramid_exact(spec, 100'000).back() == 24);
-  // 600 < 2 * 480: plain SnapKV.
-  CHECK(pyramid_released(spec, 600) == std::vector<uint32_t>(32, 480));
-
-  Prng prng(102);
-  for (int round = 0; round < 1000; ++round) {
-    PyramidSpec any = random_pyramid(&prng);
-    const uint32_t base = any.budget - any.window;
-    const uint32_t tokens = any.budget + 2 * base + static_cast<uint32_t>(prng.range(0, 10'000));
-    const uint64_t exact = uint64_t{any.layers} * base, all = sum(pyramid_released(any, tokens));
-    CHECK(all >= exact);
-    CHECK(all <= exact + uint64_t{any.layers} * (any.layers - 1) / 2);
-  }
 }
 
 TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window are set aside") {
