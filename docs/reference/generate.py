@@ -209,6 +209,8 @@ def commands_of(kvtwin):
 def cli_page(kvtwin):
     out = header("Command line",
                  "What `kvtwin help` and `kvtwin COMMAND --help` print; `kvtwin man` has the same as a manual page.\n"
+                 "Help that is written by hand (`scenarios/cli/help.cc` lists the commands) is written here, and is part of the\n"
+                 "tool; the others' is made of their options.\n"
                  "[Exit codes](exit-codes.md) has the statuses, [metrics](metrics.md) the names that `--columns` and `--slo` take.",
                  "docs/reference/generate.py")
     out += "\n## kvtwin\n\n```text\n" + printed(kvtwin, "--help") + "\n```\n"

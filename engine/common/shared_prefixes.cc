@@ -1,10 +1,16 @@
 #include "engine/common/shared_prefixes.h"
 
+#include <algorithm>
+
 #include "engine/base/check.h"
 
 namespace kvtwin::cpu {
 
-void SharedPrefixes::begin(const PrefixHit& prefix_hit, RequestTable* table) {
+void SharedPrefixes::begin(const LaunchStep& launch, const PrefixHit& prefix_hit, RequestTable* table) {
+  const bool swapped_in = std::any_of(
+      launch.entries.begin(), launch.entries.end(),
+      [&](const PlanEntry& entry) { return entry.request == prefix_hit.request && entry.swapped_in; });
+  if (swapped_in) return table->swap_in(prefix_hit);
   prefix_hit.kv_entries.empty() ? reuse(prefix_hit, table) : continue_from(prefix_hit, table);
 }
 

@@ -24,8 +24,9 @@ class SharedPrefixes {
   SharedPrefixes(const RequestTableShape* shape, uint32_t page_tokens)
       : shape_(*shape), page_tokens_(page_tokens) {}
 
-  // The request's table becomes that of the prefix that it begins with or continues from.
-  void begin(const PrefixHit& prefix_hit, RequestTable* table);
+  // The request's table becomes that of the prefix that it begins with or continues from. A request that was
+  // swapped in has the table that it had, on the pages of the hit.
+  void begin(const LaunchStep& launch, const PrefixHit& prefix_hit, RequestTable* table);
   // `page` was allocated to the request. Returns the page that it must be a copy of; nullopt: none.
   std::optional<PageId> allocated(RequestId request, uint32_t group, PageId page);
   // REQUIRES: all pages that a step allocates were passed to allocated().

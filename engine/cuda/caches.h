@@ -8,10 +8,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/base/result.h"
 #include "engine/cpu/compression/compressed_cache.h"
 #include "engine/cuda/owned_cache.h"
+#include "kernels/grids/partition.h"
 
 namespace kvtwin::cuda {
 
@@ -22,10 +24,15 @@ struct KvMemory {
   uint32_t pages_host = 0;  // behind them, in pinned memory
   uint32_t rows_max = 0;    // tokens of one step, padded
   bool poison = false;      // pages are filled with NaN when they are granted: tests
+  // Requests of one step: retrieval takes its memory for them before the first step. 0: as they come.
+  uint32_t requests_max = 0;
 };
 
 struct CompressedOptions {
   cpu::CompressedConfig config;
+  // How decodes are divided, where the policy's partition lists splits (decode_partition.h).
+  PartitionSpec partition{};
+  std::vector<uint64_t> planned{};  // aot: by layer * kv_heads + head, Q0.32; empty: equal budgets
   // PendingResult after every compression, head by head (layer * kv_heads + head): positions that are left.
   std::function<void(RequestId request, uint32_t head, std::span<const uint32_t> positions)> retained{};
 };
@@ -41,6 +48,8 @@ bool reads_matrices(const kernels::ScorerDefinition& scorer);
 // computes this. REQUIRES: validate_core_config() found nothing.
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
                                             const LlmSpec& llm);
+// The same of how decodes are divided.
+std::optional<std::string> check_partition(const CoreConfig& config, const PartitionSpec& spec);
 
 }  // namespace kvtwin::cuda
 

@@ -65,7 +65,7 @@ struct CudaEngine::Parts {
         llm(model->weights().llm()),
         ids(given_ids),
         tokens(given_ids, given.decoding, given.end_tokens),
-        graphs(given.log == nullptr ? given.graphs_max : 0),
+        graphs(given.log == nullptr && !given.issued ? given.graphs_max : 0),
         cache(std::move(given_cache)) {}
   ~Parts();
 
@@ -73,6 +73,8 @@ struct CudaEngine::Parts {
   void add_tokens(const PlanEntry& entry);
   StepStream on_stream() { return {compute_stream, timer.get()}; }
   DeviceRows compute();
+  void sample_padding();
+  void prepare_graph(uint32_t size);
   void log_step(StepId step, const DeviceRows& on_device);
   void warm_up();
   void start(const StartTransfer& transfer);
@@ -88,6 +90,7 @@ struct CudaEngine::Parts {
   cpu::RequestTokens tokens;
   // Copies to the GPU and from it have a stream each: both directions of PCIe at once.
   cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
+  StepList issued_list;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
   StepGraphs graphs;
@@ -100,6 +103,7 @@ struct CudaEngine::Parts {
   Clock::time_point started;
   Duration issued{};
   std::vector<Sample> samples;
+  uint32_t sampled_padding = 0;
   uint64_t tokens_computed = 0;
 };
 
@@ -119,7 +123,8 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
         !ok)
       return ok;
   }
-  timer = std::make_unique<OperationTimer>(config.log != nullptr, compute_stream);
+  timer = std::make_unique<OperationTimer>(config.log != nullptr, config.issued ? &issued_list : nullptr,
+                                           compute_stream);
   uint32_t rows_max = config.rows_max;
   for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
   Result<std::unique_ptr<CudaForward>> made_forward =
@@ -176,10 +181,12 @@ DeviceRows CudaEngine::Parts::compute() {
 
 void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
   if (config.log == nullptr) return;
+  const auto decodes = std::count_if(rows.decodes.begin(), rows.decodes.end(),
+                                     [](const DecodeSequence& one) { return one.tokens > 0; });
   config.log->add(config.engine, {.step = step,
-                                  .rows = on_device.rows,
-                                  .samples = on_device.samples,
-                                  .decode_rows = on_device.decodes_count / llm.kv_heads,
+                                  .rows = on_device.rows - rows.padding,
+                                  .samples = on_device.samples - sampled_padding,
+                                  .decode_rows = static_cast<uint32_t>(decodes) / llm.kv_heads,
                                   .decode_entries = rows.decode_entries,
                                   .chunk_entries = rows.chunk_entries,
                                   .issued = issued,
@@ -199,7 +206,34 @@ void CudaEngine::Parts::warm_up() {
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
     compute();
   }
+  if (config.log == nullptr && config.graphs_max > 0) {
+    for (const uint32_t size : config.row_sizes) prepare_graph(size);
+  }
   if (config.log != nullptr) timer->times({});  // their times are not wanted
+}
+
+// Rows of padding are sampled too: how many rows are is a parameter of what a step starts.
+void CudaEngine::Parts::sample_padding() {
+  sampled_padding = 0;
+  if (rows.padding == 0) return;
+  const auto last = static_cast<uint32_t>(rows.positions.size()) - 1;
+  const size_t sampled = rows.sampling.size();
+  rows.sampling.resize(std::max(sampled, std::min(rows.positions.size(), size_t{config.samples_max})), last);
+  sampled_padding = static_cast<uint32_t>(rows.sampling.size() - sampled);
+}
+
+void CudaEngine::Parts::prepare_graph(uint32_t size) {
+  rows.clear();
+  rows.tokens.assign(size, 0);
+  if (!cache->fill_up(size, on_stream(), &rows)) return;
+  sample_padding();
+  const DeviceRows on_device = upload.send(rows, compute_stream);
+  StepGraphKey graph_key{on_device, {}};
+  if (cache->repeats(&graph_key)) {
+    graphs.prepare(graph_key, compute_stream, cache->side_streams(),
+                   [&] { forward->run(on_device, cache.get(), on_stream()); });
+  }
+  must(cudaStreamSynchronize(compute_stream), "graphs of captured sizes");  // the lists are sent
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
@@ -244,8 +278,10 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
     entry.context += offset;
     p.add_tokens(entry);
   }
+  p.issued_list.clear();
   p.cache->begin(launch, offset, p.entries, p.on_stream(), &p.rows);
   p.tokens_computed += p.rows.tokens.size();
+  p.sample_padding();
   p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
   const StepId step{raw(launch.step) + offset};
   // Passes of probe tokens, which the cache runs, may be all of a step.
@@ -254,6 +290,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, DataOutcomes* v
   if (!p.rows.tokens.empty()) on_device = p.compute();
   p.cache->end(launch, offset, p.entries, p.on_stream(), values);
   p.log_step(step, on_device);
+  if (p.config.issued) p.config.issued(launch, offset, p.issued_list);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.forward->sampled()[p.samples.size()];

@@ -9,6 +9,7 @@
 #define KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,8 +38,11 @@ struct CudaEngineConfig {
   bool concurrent_copies = false;
   bool poison = false;          // pages are filled with NaN when they are granted: tests
   OperationLog* log = nullptr;  // null: operations are not timed
-  // So many shapes of decode steps are kept as CUDA graphs (step_graphs.h); timed operations never are.
+  // So many shapes of decode steps are kept as CUDA graphs (step_graphs.h); operations that are timed or
+  // listed never are.
   uint32_t graphs_max = 64;
+  // Is given the operations of every step as they were started; empty: they are not listed.
+  std::function<void(const LaunchStep& launch, uint32_t offset, const StepList& issued)> issued{};
 };
 
 // Whether there is a GPU that the kernels run on. Says what is there instead.

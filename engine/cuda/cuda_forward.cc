@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -76,83 +77,104 @@ uint32_t CudaForward::head_rows(uint32_t samples) {
 
 void CudaForward::pass(const DeviceRows& rows, const float* values, LayerAttention* attention,
                        const StepStream& on) {
-  KVT_CHECK(rows.padded_rows <= limits_.rows);
-  on.timer->begin(Operation::kEmbed);
-  if (values != nullptr) {
-    const uint64_t bytes = uint64_t{rows.padded_rows} * llm_.hidden * sizeof(float);
-    must(cudaMemcpyAsync(x_.as<float>(), values, bytes, cudaMemcpyHostToDevice, on.stream), "copy of rows",
-         bytes, [&] { return fmt::format("{} rows", rows.padded_rows); });
-  } else {
-    started(
-        embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, on.stream),
-        "embed", rows.padded_rows, llm_.hidden);
-  }
-  on.timer->begin(Operation::kPlan);
-  attention->plan(rows, on);
-  for (uint32_t i = 0; i < llm_.layers; ++i) {
-    attention_block(i, rows, attention, on);
-    mlp_block(i, rows.padded_rows, on);
-  }
+  KVT_CHECK(rows.samples == 0);
+  walk(rows, values, attention, on);
 }
 
 void CudaForward::run(const DeviceRows& rows, LayerAttention* attention, const StepStream& on) {
-  const cudaStream_t stream = on.stream;
-  OperationTimer* const timer = on.timer;
-  KVT_CHECK(rows.rows <= rows.padded_rows && rows.samples <= limits_.samples);
-  pass(rows, nullptr, attention, on);
-  if (rows.samples == 0) return;
-  timer->begin(Operation::kNorm, llm_.layers);
-  norm(weights_.final_norm(), rows.sampling, rows.samples, stream);
-  timer->begin(Operation::kLogits);
-  matmul_->run(weights_.lm_head(), normed_.as<__nv_bfloat16>(),
-               std::min(head_rows(rows.samples), limits_.samples), Matmul::Into::kFloat, logits_.as<float>(),
-               stream);
-  timer->begin(Operation::kSample);
-  started(argmax({logits(), rows.samples, llm_.vocab, sampled_.as<uint32_t>()}, stream), "argmax",
-          rows.samples, llm_.vocab);
+  walk(rows, nullptr, attention, on);
 }
 
-void CudaForward::attention_block(uint32_t index, const DeviceRows& rows, LayerAttention* attention,
-                                  const StepStream& on) {
-  const cudaStream_t stream = on.stream;
-  OperationTimer* const timer = on.timer;
-  const DeviceLayer& layer = weights_.layer(index);
-  timer->begin(Operation::kNorm, index);
-  norm(layer.attention_norm, nullptr, rows.padded_rows, stream);
-  timer->begin(Operation::kQkv, index);
-  matmul_->run(layer.qkv, normed_.as<__nv_bfloat16>(), rows.padded_rows, Matmul::Into::kBf16,
-               qkv_.as<__nv_bfloat16>(), stream);
-  attention->attend(index,
-                    {&layer, normed_.as<__nv_bfloat16>(), qkv_.as<__nv_bfloat16>(), q_.as<__nv_bfloat16>(),
-                     attended_.as<__nv_bfloat16>()},
-                    rows, on);
-  timer->begin(Operation::kAttentionOut, index);
-  matmul_->run(layer.o, attended_.as<__nv_bfloat16>(), rows.padded_rows, Matmul::Into::kAddFloat,
-               x_.as<float>(), stream);
-  if (layer.o_bias != nullptr)
-    started(add_bias({layer.o_bias, rows.padded_rows, llm_.hidden, x_.as<float>()}, stream), "add_bias",
-            rows.padded_rows, llm_.hidden);
+void CudaForward::walk(const DeviceRows& rows, const float* values, LayerAttention* attention,
+                       const StepStream& on) {
+  KVT_CHECK(rows.rows <= rows.padded_rows && rows.padded_rows <= limits_.rows);
+  KVT_CHECK(rows.samples <= limits_.samples);
+  const StepListSpec spec{llm_.layers, rows.samples > 0, attention->listed(rows)};
+  if (spec_ != spec) spec_ = spec, list_ = list_step(spec);
+  const std::span<const ListedOperation> operations = list_.operations();
+  uint32_t attended = 0;  // layers
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const ListedOperation& one = operations[i];
+    // Started before the layers, by those that made the lists.
+    if (one.kind == Operation::kUpload || one.kind == Operation::kRequantise) continue;
+    if (!is_attention(one)) {
+      on.timer->begin(one);
+      start(one, i + 1 < operations.size() ? operations[i + 1].kind : one.kind, rows, values, attention, on);
+    } else if (one.layer == attended) {  // the rest of the layer's operations are the cache's
+      ++attended;
+      const DeviceLayer& layer = weights_.layer(one.layer);
+      attention->attend(one.layer,
+                        {&layer, normed_.as<__nv_bfloat16>(), qkv_.as<__nv_bfloat16>(),
+                         q_.as<__nv_bfloat16>(), attended_.as<__nv_bfloat16>()},
+                        rows, on);
+    }
+  }
 }
 
-void CudaForward::mlp_block(uint32_t index, uint32_t rows, const StepStream& on) {
+void CudaForward::start(const ListedOperation& one, Operation next, const DeviceRows& rows,
+                        const float* values, LayerAttention* attention, const StepStream& on) {
+  const uint32_t padded = rows.padded_rows;
   const cudaStream_t stream = on.stream;
-  OperationTimer* const timer = on.timer;
-  const DeviceLayer& layer = weights_.layer(index);
-  timer->begin(Operation::kNorm, index);
-  norm(layer.mlp_norm, nullptr, rows, stream);
-  timer->begin(Operation::kGateUp, index);
-  matmul_->run(layer.gate_up, normed_.as<__nv_bfloat16>(), rows, Matmul::Into::kBf16,
-               gate_up_.as<__nv_bfloat16>(), stream);
-  timer->begin(Operation::kActivation, index);
-  started(silu_mul({gate_up_.as<__nv_bfloat16>(), rows, llm_.intermediate, activated_.as<__nv_bfloat16>()},
+  const auto product = [&](const Matrix& weights, const Buffer& of, Matmul::Into into, void* to,
+                           uint32_t count) {
+    matmul_->run(weights, of.as<__nv_bfloat16>(), count, into, to, stream);
+  };
+  switch (one.kind) {
+    case Operation::kEmbed:
+      return embed_rows(rows, values, stream);
+    case Operation::kPlan:
+      return attention->plan(rows, on);
+    case Operation::kNorm:
+      return start_norm(one.layer, next, rows, stream);
+    case Operation::kQkv:
+      return product(weights_.layer(one.layer).qkv, normed_, Matmul::Into::kBf16, qkv_.as<void>(), padded);
+    case Operation::kAttentionOut:
+      product(weights_.layer(one.layer).o, attended_, Matmul::Into::kAddFloat, x_.as<void>(), padded);
+      return bias(weights_.layer(one.layer).o_bias, padded, stream);
+    case Operation::kGateUp:
+      return product(weights_.layer(one.layer).gate_up, normed_, Matmul::Into::kBf16, gate_up_.as<void>(),
+                     padded);
+    case Operation::kActivation:
+      return started(
+          silu_mul({gate_up_.as<__nv_bfloat16>(), padded, llm_.intermediate, activated_.as<__nv_bfloat16>()},
                    stream),
-          "silu_mul", rows, llm_.intermediate);
-  timer->begin(Operation::kDown, index);
-  matmul_->run(layer.down, activated_.as<__nv_bfloat16>(), rows, Matmul::Into::kAddFloat, x_.as<float>(),
-               stream);
-  if (layer.down_bias != nullptr)
-    started(add_bias({layer.down_bias, rows, llm_.hidden, x_.as<float>()}, stream), "add_bias", rows,
-            llm_.hidden);
+          "silu_mul", padded, llm_.intermediate);
+    case Operation::kDown:
+      product(weights_.layer(one.layer).down, activated_, Matmul::Into::kAddFloat, x_.as<void>(), padded);
+      return bias(weights_.layer(one.layer).down_bias, padded, stream);
+    case Operation::kLogits:
+      return product(weights_.lm_head(), normed_, Matmul::Into::kFloat, logits_.as<void>(),
+                     std::min(head_rows(rows.samples), limits_.samples));
+    case Operation::kSample:
+      return started(argmax({logits(), rows.samples, llm_.vocab, sampled_.as<uint32_t>()}, stream), "argmax",
+                     rows.samples, llm_.vocab);
+    default:
+      KVT_CHECK(!"the model has no such operation");
+  }
+}
+
+void CudaForward::embed_rows(const DeviceRows& rows, const float* values, cudaStream_t stream) {
+  if (values != nullptr) {
+    const uint64_t bytes = uint64_t{rows.padded_rows} * llm_.hidden * sizeof(float);
+    must(cudaMemcpyAsync(x_.as<float>(), values, bytes, cudaMemcpyHostToDevice, stream), "copy of rows",
+         bytes, [&] { return fmt::format("{} rows", rows.padded_rows); });
+    return;
+  }
+  started(embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, stream),
+          "embed", rows.padded_rows, llm_.hidden);
+}
+
+// A norm belongs to the product that follows it.
+void CudaForward::start_norm(uint32_t layer, Operation product, const DeviceRows& rows, cudaStream_t stream) {
+  if (product == Operation::kLogits) return norm(weights_.final_norm(), rows.sampling, rows.samples, stream);
+  const DeviceLayer& of = weights_.layer(layer);
+  KVT_CHECK(product == Operation::kQkv || product == Operation::kGateUp);
+  norm(product == Operation::kQkv ? of.attention_norm : of.mlp_norm, nullptr, rows.padded_rows, stream);
+}
+
+void CudaForward::bias(const float* bias, uint32_t rows, cudaStream_t stream) {
+  if (bias == nullptr) return;
+  started(add_bias({bias, rows, llm_.hidden, x_.as<float>()}, stream), "add_bias", rows, llm_.hidden);
 }
 
 }  // namespace kvtwin::cuda

@@ -24,7 +24,7 @@
 
 namespace kvtwin::cuda {
 
-// Where a step is computed, and who times it.
+// Where a step is computed, and what notes its operations.
 struct StepStream {
   cudaStream_t stream = nullptr;
   OperationTimer* timer = nullptr;
@@ -39,6 +39,9 @@ class LayerAttention {
   virtual void plan(const DeviceRows& rows, const StepStream& on) = 0;
   virtual void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                       const StepStream& on) = 0;
+  // What attend() starts for `rows`, for the step's list of operations. Not listed: it keeps an order of its
+  // own, and its operations are known only as they are started (OperationTimer).
+  virtual ListedAttention listed(const DeviceRows& /*rows*/) const { return {}; }
   // Whether what plan() and attend() start depends on *form alone, so that it can be captured once and
   // replayed for equal ones (step_graphs.h). form->rows is there; what else it depends on is added.
   virtual bool repeats(StepGraphKey* /*form*/) const { return false; }
@@ -84,6 +87,9 @@ class KvCache : public LayerAttention {
   }
   // Lists of `size` rows that use a page without an owner: for the first, slow launch of each kernel.
   virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
+  // Lists of `size` rows of padding (StepRows::padding) and no others. begin() pads steps of decodes, so
+  // these start what every step of decodes does that is padded to `size` rows. False: begin() does not pad.
+  virtual bool fill_up(uint32_t /*size*/, const StepStream& /*on*/, StepRows* /*rows*/) { return false; }
 };
 
 }  // namespace kvtwin::cuda

@@ -24,6 +24,13 @@ void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<cons
   KVT_CHECK(launch.compressions.empty());  // compressions belong to other layouts
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
+  if (rows->chunks.empty() && rows->others.empty()) fill_up(launch.tokens_padded, on, rows);
+}
+
+bool PagedCache::fill_up(uint32_t size, const StepStream&, StepRows* rows) {
+  if (!attention_.decode_takes()) return false;
+  attention_.fill_up(size, rows);
+  return true;
 }
 
 void PagedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
@@ -65,9 +72,16 @@ void PagedCache::plan(const DeviceRows& rows, const StepStream& on) {
 
 void PagedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                         const StepStream& on) {
-  on.timer->begin(Operation::kAppend, layer);
-  attention_.append(tensors, rows, pages_.layer(layer), on.stream);
-  attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
+  __nv_bfloat16* const pool = pages_.layer(layer);
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    on.timer->begin(one);
+    attention_.start(one, tensors, rows, pool, on.stream);
+  }
+}
+
+ListedAttention PagedCache::listed(const DeviceRows& rows) const {
+  return {.listed = true, .rows = rows_present(rows)};
 }
 
 void PagedCache::notify(const Command& command) {

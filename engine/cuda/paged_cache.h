@@ -27,6 +27,7 @@ class PagedCache final : public KvCache {
   // of the same step fills.
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  ListedAttention listed(const DeviceRows& rows) const override;
   // Chunks could be, but no two are alike.
   bool repeats(StepGraphKey* graph_key) const override {
     return graph_key->rows.chunks_count == 0 && graph_key->rows.other_rows == 0;
@@ -36,6 +37,7 @@ class PagedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   PagedCache(const KvMemory& memory, const LlmSpec* llm) : memory_(memory), llm_(*llm) {}

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/device/device_lists.h"
 #include "kernels/attention/attention_decode.h"
 #include "kernels/attention/attention_prefill.h"
 #include "kernels/attention/attention_rows.h"
@@ -101,6 +102,17 @@ void RowAttention::add(uint32_t first, uint32_t table, uint32_t context, uint32_
   for (uint32_t i = 0; i < count; ++i) rows->others.push_back({first + i, table, context + i + 1});
 }
 
+void RowAttention::fill_up(uint32_t size, StepRows* rows) const {
+  KVT_CHECK(decode_takes() && !shape_.by_head);
+  const uint32_t group = llm_->query_heads / llm_->kv_heads;
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row, ++rows->padding) {
+    rows->positions.push_back(0);
+    rows->slots.push_back({kNoBlock, 0});
+    for (uint32_t head = 0; head < llm_->kv_heads; ++head)
+      rows->decodes.push_back({row * llm_->query_heads + head * group, 0, 0, head});
+  }
+}
+
 void RowAttention::add_warm_up(uint32_t size, StepRows* rows) const {
   const auto table = static_cast<uint32_t>(rows->pages.size());
   rows->pages.push_back(0);
@@ -133,22 +145,41 @@ PrefillArgs RowAttention::prefill_args(const DeviceRows& rows, const __nv_bfloat
   return args;
 }
 
-void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream) {
+DecodeShape RowAttention::split_shape() const {
+  DecodeShape out = decode_;
+  out.ctas = splits_;
+  return out;
+}
+
+void RowAttention::reserve_splits(uint32_t sequences, uint32_t splits) {
+  DecodeShape shape = decode_;
+  shape.sequences = sequences, shape.ctas = splits;
+  grow(&plan_, Buffer::Kind::kDevice, decode_splits_bytes(shape), "the plan of given splits");
+  grow(&workspace_, Buffer::Kind::kDevice, decode_workspace_bytes(shape), "decode attention");
+}
+
+void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream,
+                        const DecodePartition::Splits& splits) {
   if (rows.chunks_count > 0) {
     prefill_.sequences = rows.chunks_count, prefill_.rows = rows.rows;
     must(plan_attention_prefill(prefill_, prefill_args(rows, pool), stream), "plan_attention_prefill", 0,
          [&] { return fmt::format("{} sequences", rows.chunks_count); });
   }
-  by_layer_ = false;
+  by_layer_ = false, splits_ = splits.count;
   if (rows.decodes_count == 0) return;
   clear_counters(rows.decodes_count, stream);
+  if (splits_ > 0) {
+    return must(plan_decode_splits(split_shape(), decode_args(rows, pool), splits.list, stream),
+                "plan_decode_splits", 0,
+                [&] { return fmt::format("{} sequences, {} splits", rows.decodes_count, splits_); });
+  }
   must(plan_attention_decode(decode_, decode_args(rows, pool), stream), "plan_attention_decode", 0,
        [&] { return fmt::format("{} sequences", rows.decodes_count); });
 }
 
 void RowAttention::plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream) {
   KVT_CHECK(rows.chunks_count == 0);
-  by_layer_ = true;
+  by_layer_ = true, splits_ = 0;
   clear_counters(rows.decodes_count, stream);
   must(plan_decode_layers(decode_, decode_args(rows, pool), shape_.layers, plan_stride_, stream),
        "plan_decode_layers", 0,
@@ -183,32 +214,44 @@ void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv
 }
 
 void RowAttention::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                          const __nv_bfloat16* pool, cudaStream_t stream, OperationTimer* timer) {
+                          __nv_bfloat16* pool, cudaStream_t stream, OperationTimer* timer) {
+  for (const Operation kernel : kAttentionKernels) {
+    if (!has_rows(rows_present(rows), kernel)) continue;
+    const ListedOperation one{.kind = kernel, .layer = static_cast<uint16_t>(layer)};
+    timer->begin(one);
+    start(one, tensors, rows, pool, stream);
+  }
+}
+
+void RowAttention::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+                         __nv_bfloat16* pool, cudaStream_t stream) {
+  if (one.kind == Operation::kAppend) return append(tensors, rows, pool, stream);
   const auto shape = [&] {
     return fmt::format("{} rows, {} decode and {} chunk sequences, head_dim {}, pages of {}", rows.rows,
                        rows.decodes_count, rows.chunks_count, llm_->head_dim, shape_.page_tokens);
   };
-  if (rows.decodes_count > 0) {
-    timer->begin(Operation::kDecodeAttention, layer);
+  KVT_CHECK(has_rows(rows_present(rows), one.kind));
+  if (one.kind == Operation::kDecodeAttention) {
     DecodeArgs args = decode_args(rows, pool);
     args.q = tensors.q, args.out = tensors.out;
     decode_.listed = rows.listed;
-    if (by_layer_) args.plan = plan_.as<void>(layer * plan_stride_);
-    must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
-  }
-  if (rows.chunks_count > 0) {
-    timer->begin(Operation::kChunkAttention, layer);
+    if (by_layer_) args.plan = plan_.as<void>(one.layer * plan_stride_);
+    if (splits_ > 0) {
+      must(attention_decode_splits(split_shape(), args, stream), "attention_decode_splits", 0, shape);
+    } else {
+      must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
+    }
+  } else if (one.kind == Operation::kChunkAttention) {
     PrefillArgs args = prefill_args(rows, pool);
     args.q = tensors.q, args.out = tensors.out;
     must(attention_prefill(prefill_, args, stream), "attention_prefill", 0, shape);
+  } else {
+    must(attention_rows({pool, rows.pages, rows.others, tensors.q, tensors.out, attention_scale_,
+                         rows.other_rows, llm_->query_heads, llm_->kv_heads, llm_->head_dim,
+                         shape_.page_tokens, shape_.heads_per_page, shape_.by_head, shape_.by_head},
+                        stream),
+         "attention_rows", 0, shape);
   }
-  if (rows.other_rows == 0) return;
-  timer->begin(Operation::kRowAttention, layer);
-  must(attention_rows({pool, rows.pages, rows.others, tensors.q, tensors.out, attention_scale_,
-                       rows.other_rows, llm_->query_heads, llm_->kv_heads, llm_->head_dim, shape_.page_tokens,
-                       shape_.heads_per_page, shape_.by_head, shape_.by_head},
-                      stream),
-       "attention_rows", 0, shape);
 }
 
 }  // namespace kvtwin::cuda

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "engine/cuda/decode_partition.h"
 #include "engine/cuda/device/buffer.h"
 #include "engine/cuda/device/device_weights.h"
 #include "engine/cuda/device/operation_timer.h"
@@ -21,6 +22,11 @@ namespace kvtwin::cuda {
 // query head. Zero before the first launch of a step: where they lie depends on how many sequences it has.
 inline uint64_t decode_counter_bytes(uint64_t sequences) {
   return sequences * kDecodeGroupMax * sizeof(uint32_t);
+}
+
+// The kernels of attention that have rows.
+inline AttentionRows rows_present(const DeviceRows& rows) {
+  return {rows.decodes_count > 0, rows.chunks_count > 0, rows.other_rows > 0};
 }
 
 // What the products of one layer gave, and where attention's result goes: on the device.
@@ -56,12 +62,20 @@ class RowAttention {
   // and themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
+  // Adds decodes without a request until there are `size` rows. REQUIRES: decode_takes(), not by_head.
+  void fill_up(uint32_t size, StepRows* rows) const;
+
   // `size` rows on page 0 without a request: one decode and, where there is room for it, a chunk. (What the
   // others read does not matter.)
   void add_warm_up(uint32_t size, StepRows* rows) const;
 
-  // The lists are on the device: cuts the work. One plan serves every layer.
-  void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
+  // The lists are on the device: cuts the work. One plan serves every layer. With `splits` they are what
+  // decodes are cut into. REQUIRES: there is room for them.
+  void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream,
+            const DecodePartition::Splits& splits = {});
+  uint32_t decode_ctas() const { return decode_.ctas; }  // that run at once
+  // Makes room for that many sequences and splits of a layer. REQUIRES: no step is in flight.
+  void reserve_splits(uint32_t sequences, uint32_t splits);
   // Layers that read different KV entries: `rows` are the first one's, its decodes are followed by those of
   // the layers behind it, as many in each. REQUIRES: no chunks.
   void plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
@@ -69,13 +83,18 @@ class RowAttention {
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
   void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
               __nv_bfloat16* keys = nullptr);
-  // All KV of the step is in `pool`, the layer's.
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const __nv_bfloat16* pool,
+  // Starts one of kAttentionKernels, or append() without `keys`. REQUIRES: a kernel has rows, and all KV of
+  // the step is in `pool`, the layer's.
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             __nv_bfloat16* pool, cudaStream_t stream);
+  // Starts the kernels that have rows, for caches that list no operations.
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
               cudaStream_t stream, OperationTimer* timer);
 
  private:
   void clear_counters(uint32_t sequences, cudaStream_t stream);
   DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
+  DecodeShape split_shape() const;
   PrefillArgs prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
 
   const LlmSpec* llm_ = nullptr;
@@ -84,6 +103,7 @@ class RowAttention {
   DecodeShape decode_;
   uint64_t plan_stride_ = 0;  // between the plans of layers
   bool by_layer_ = false;     // each has its own
+  uint32_t splits_ = 0;       // given ones of the layer at hand; 0: equal ones
   PrefillShape prefill_;
   Buffer inv_freq_;
   Buffer plan_, workspace_;  // attention_decode's

@@ -57,7 +57,6 @@ class Identity {
   virtual ~Identity() = default;
   // The namespace of a request's prefixes; nullopt: its prefixes are never cached.
   virtual std::optional<uint64_t> name_space(SessionId session) const = 0;
-  virtual bool shares_across_sessions() const = 0;
   // Number of sessions whose state (a query memory) the backend retains between requests; 0: none.
   virtual uint32_t session_states_max() const = 0;
 };

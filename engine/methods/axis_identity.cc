@@ -36,7 +36,6 @@ class TableIdentity final : public Identity {
     if (!row_.caches) return std::nullopt;
     return row_.traits.shares_across_sessions ? 0 : uint64_t{raw(session)} + 1;
   }
-  bool shares_across_sessions() const override { return row_.traits.shares_across_sessions; }
   uint32_t session_states_max() const override { return row_.states_max; }
 
  private:

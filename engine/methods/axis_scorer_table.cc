@@ -43,7 +43,6 @@ struct Row {
   uint32_t query_tokens;  // tokens whose queries are captured; 0: none, or all
   uint32_t probe_tokens;
   ScorerTraits traits = {};
-  bool repeats = false;  // the context once more (KVzip)
 };
 
 constexpr Row kRows[] = {
@@ -106,13 +105,12 @@ constexpr Row kRows[] = {
     {"kvzip",
      "Attention of the model while it repeats its context; one more pass over it (KVzip).",
      CompressionTrigger::kPromptEnd,
-     kPrompt,
-     Closed::kNo,
+     kPrompt | kChunk,
+     Closed::kYes,
      true,
      0,
      0,
-     {},
-     true},
+     {.repeats = true}},
     {"fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip).",
      CompressionTrigger::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"trimkv", "A trained gate that sets how fast each KV entry's worth decays (TrimKV).",
@@ -231,7 +229,7 @@ class TableScorer final : public Scorer {
         spec_(spec),
         probe_tokens_(row.probe_tokens > 0 && spec.probe_tokens > 0 ? spec.probe_tokens : row.probe_tokens),
         all_layers_(row.all_layers),
-        repeats_(row.repeats) {
+        repeats_(row.traits.repeats) {
     const bool closed =
         row.closed == Closed::kYes || (row.closed == Closed::kWithItsWindow && spec.window_closed);
     const bool early = compression_trigger_ == CompressionTrigger::kChunkEnd ||
@@ -303,7 +301,7 @@ std::optional<std::string> validate_scorer(std::string_view name, const ScorerSp
 
 bool runs_passes(std::string_view name) {
   const Row* row = find(name);
-  return row != nullptr && (row->probe_tokens > 0 || row->repeats);
+  return row != nullptr && (row->probe_tokens > 0 || row->traits.repeats);
 }
 
 uint32_t captured_queries(std::string_view name, const ScorerSpec& spec) {

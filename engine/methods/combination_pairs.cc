@@ -75,8 +75,13 @@ CombinationPairs::CombinationPairs() {
   for (Option& option : options_[index_of(Choice::kIdentity)])
     option.repeats = option.name != PolicySet().identity &&
                      identity_traits(option.name).shares_across_sessions == shared.shares_across_sessions;
-  for (Option& option : options_[index_of(Choice::kPartition)])
-    option.repeats = option.name != PolicySet().partition;  // no other axis depends on it
+  std::vector<Option>& partitions = options_[index_of(Choice::kPartition)];
+  for (Option& option : partitions) {
+    const auto first = std::find_if(partitions.begin(), partitions.end(), [&](const Option& one) {
+      return lists_splits(partition_kind(one.name)) == lists_splits(partition_kind(option.name));
+    });
+    option.repeats = &option != &*first;
+  }
 }
 
 void CombinationPairs::add_scorer(const std::string& name) {

@@ -96,6 +96,15 @@ constexpr CombinationRow kPolicyRows[] = {
      "chunk ends",
      "choose layout compact or ragged"},
 
+    {kEverywhere,
+     kNotBuilt,
+     {kScorer, kBudget},
+     [](Given c) { return c.ranks() && at_chunks(c) && c.scorer.repeats && c.budget.known_at_admission(); },
+     "budget {budget} drops KV entries in the step that computes a chunk, but scorer {scorer} repeats the "
+     "chunk "
+     "in later steps",
+     "choose budget top_across_layers or top_per_layer, or compression_trigger: prompt_end"},
+
     // Prefix checkpoints: what is left of a prefix where KV entries have moved.
     {kEverywhere,
      kRefused,

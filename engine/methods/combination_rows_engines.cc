@@ -11,12 +11,6 @@ using namespace when;
 constexpr CombinationRow kEngineRows[] = {
     {kEngines,
      kNotBuilt,
-     {kPartition},
-     [](Given c) { return c.partition != PartitionKind::kUniform; },
-     "partition {partition} is priced by the simulator only; the engines divide all heads alike",
-     "set partition: uniform"},
-    {kEngines,
-     kNotBuilt,
      {kPrecision},
      [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
      "precision {precision} with per-channel keys is priced by the simulator only",
@@ -69,22 +63,28 @@ constexpr CombinationRow kEngineRows[] = {
      "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at once",
      "choose layout compact or ragged"},
 
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer},
+     [](Given c) { return c.drops() && at_chunks(c) && c.scorer.repeats; },
+     "scorer {scorer} repeats chunks as they end, which is not computed on CUDA",
+     "choose compression_trigger: prompt_end, or --backend=cpu"},
+
     // What has no kernel yet.
     {kCudaOnly,
      kNotBuilt,
-     {kPlacement, kLayout},
-     [](Given c) { return c.drops() && c.placement.uses_host && !c.placement.uses_resident; },
-     "placement {placement} copies pages between tiers, which for those of layout {layout} is not computed "
-     "on "
-     "CUDA",
-     "set placement: gpu and preemption: recompute, or --backend=cpu"},
+     {kPartition, kLayout},
+     [](Given c) { return lists_splits(c.partition) && !(c.drops() && (c.moves() || c.ring())); },
+     "partition {partition} lists the splits of decodes on CUDA for layouts whose heads hold different "
+     "entries in whole pages, not for layout {layout}",
+     "set partition: uniform or stream_k, layout: ragged, compact or ring, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
-     {kPrecision, kPlacement},
-     [](Given c) { return c.entry_lists() && c.precision.packed() && c.placement.uses_host; },
-     "placement {placement} copies pages between tiers, and with them would go exact keys that summaries are "
-     "made of, which is not computed on CUDA",
-     "set placement: gpu, precision: bf16, or --backend=cpu"},
+     {kPartition, kPrecision, kRetrieval},
+     [](Given c) { return lists_splits(c.partition) && (c.precision.packed() || c.chooses()); },
+     "partition {partition} lists the splits of decodes that read all entries in bf16 on CUDA, not those of "
+     "precision {precision} and retrieval {retrieval}",
+     "set partition: uniform or stream_k, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kPrecision, kPlacement},
@@ -106,6 +106,14 @@ constexpr CombinationRow kEngineRows[] = {
      "retrieval {retrieval} among KV entries that are left in {precision} (layout {layout}) is not computed "
      "on CUDA; quest of fp8, int4 or fp4 is, and freekv and arkvale of bf16",
      "set precision: int4, retrieval: freekv, or --backend=cpu"},
+    {kCudaOnly,
+     kNotBuilt,
+     {kScorer},
+     [](Given c) { return c.ranks() && c.scorer.gathers && at_chunks(c); },
+     "scorer {scorer} gathers attention over a whole prompt, and at chunk ends it would be that of each "
+     "chunk "
+     "alone, which is not computed on CUDA",
+     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
     {kCudaOnly,
      kNotBuilt,
      {kScorer, kPrecision},
@@ -133,16 +141,11 @@ constexpr CombinationRow kEngineRows[] = {
      "choose layout compact"},
     {kCudaOnly,
      kNotBuilt,
-     {kScorer, kLayout},
-     [](Given c) { return c.in_place() && c.scorer.gathers; },
-     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them",
-     "choose layout compact"},
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_turns(c); },
-     "scorer {scorer} works at the start of a turn, which is not computed on CUDA",
-     "set scorer_options.compression_trigger: prompt_end, or --backend=cpu"},
+     {kScorer, kLayout, kPrefixCache},
+     [](Given c) { return c.in_place() && c.scorer.gathers && c.prefix_cache; },
+     "what scorer {scorer} gathers lies with its KV entries, and layout {layout} lets requests share them: "
+     "that is not computed on CUDA",
+     "set prefix_cache: false, or choose layout compact"},
 };
 
 }  // namespace

@@ -24,9 +24,22 @@ ProbePasses ProbePasses::of_repeats(const ScorerSpec& spec, uint32_t sinks) {
   return out;
 }
 
+ProbePasses ProbePasses::by_chunk(uint32_t chunk_tokens, uint32_t window) const {
+  ProbePasses out = *this;
+  out.chunk_tokens_ = chunk_tokens;
+  out.window_ = window;
+  return out;
+}
+
+uint32_t ProbePasses::begin(uint32_t tokens) const {
+  if (chunk_tokens_ == 0 || tokens == 0) return sinks_;
+  const uint32_t chunk = (tokens - 1) / chunk_tokens_ * chunk_tokens_;
+  return std::max(sinks_, chunk - std::min(chunk, window_));
+}
+
 uint32_t ProbePasses::count(uint32_t tokens) const {
   if (soft_tokens_ > 0) return 1;
-  return repeat_tokens_ == 0 ? 0 : div_ceil(tokens - std::min(sinks_, tokens), repeat_tokens_);
+  return repeat_tokens_ == 0 ? 0 : div_ceil(tokens - std::min(begin(tokens), tokens), repeat_tokens_);
 }
 
 ProbePass ProbePasses::at(uint32_t tokens, uint32_t index) const {
@@ -35,10 +48,9 @@ ProbePass ProbePasses::at(uint32_t tokens, uint32_t index) const {
   out.first = index == 0;
   out.end = out.repeated = tokens;
   if (soft_tokens_ > 0) return out;
-  const uint32_t before = index * repeat_tokens_;  // tokens of earlier passes
-  out.begin = sinks_ + before;
+  out.begin = begin(tokens) + index * repeat_tokens_;
   out.end = out.begin + std::min(repeat_tokens_, tokens - out.begin);
-  out.repeated = out.begin - std::min(tail_, before);
+  out.repeated = out.begin - std::min(tail_, out.begin - sinks_);
   return out;
 }
 

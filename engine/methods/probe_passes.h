@@ -23,6 +23,9 @@ class ProbePasses {
   static ProbePasses of_soft_tokens(uint32_t tokens);
   // The context begins at position `sinks`. REQUIRES: spec.repeat_tokens > 0.
   static ProbePasses of_repeats(const ScorerSpec& spec, uint32_t sinks);
+  // The same where every chunk is compressed at its end: only the newest chunk is repeated, with the `window`
+  // tokens before it, which are ranked again.
+  ProbePasses by_chunk(uint32_t chunk_tokens, uint32_t window) const;
 
   bool any() const { return soft_tokens_ > 0 || repeat_tokens_ > 0; }
   // Number of passes that precede the compression of a request with `tokens` tokens.
@@ -39,7 +42,10 @@ class ProbePasses {
 
  private:
   uint32_t soft_tokens_ = 0;
+  uint32_t begin(uint32_t tokens) const;  // the first position that is repeated; `tokens` or more: none is
+
   uint32_t repeat_tokens_ = 0, tail_ = 0, instruction_ = 0, sinks_ = 0;
+  uint32_t chunk_tokens_ = 0, window_ = 0;  // 0: the whole context is repeated
 };
 
 // The passes of a policy set; none if nothing is ever dropped.

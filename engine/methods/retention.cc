@@ -34,6 +34,7 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
   shape_.page_tokens = config.page_tokens;
   shape_.even = spec.uniform_depth;
   if (at_prompt_end()) passes_ = axes.scorer->passes(sinks_);
+  if (by_chunk_ && !staged_) passes_ = axes.scorer->passes(sinks_).by_chunk(chunk_tokens_, window_);
   if (slot_retention_ != SlotRetention::kRing) return;
   const bool masks =
       !spec.keeps_all.empty() && budget_traits(config.policies.budget).table == HeadTable::kMasks;

@@ -73,7 +73,7 @@ class Retention {
     return compression_trigger_ == CompressionTrigger::kPromptEnd ||
            compression_trigger_ == CompressionTrigger::kDecodeStep;
   }
-  // Passes of probe tokens that precede a compression at the end of a prompt.
+  // Passes of probe tokens that precede a compression at the end of a prompt or chunk.
   const ProbePasses& passes() const { return passes_; }
   const GroupShape& shape() const { return shape_; }
 

@@ -15,6 +15,7 @@ struct ScorerTraits {
   bool gathers = false;        // keeps a sum or a time for each KV entry
   bool scores_tokens = false;  // one score per token, for all layers and heads
   bool reads_roles = false;    // retains template and query by the roles of messages (PromptSpans)
+  bool repeats = false;        // passes of probe tokens repeat the context (KVzip)
 
   friend bool operator==(const ScorerTraits&, const ScorerTraits&) = default;
 };

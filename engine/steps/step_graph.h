@@ -3,7 +3,8 @@
 //
 // Operations run on named streams. Those of one stream run in the order in which they were added; `after`
 // adds event edges between streams. The simulator schedules the graph; `explain` and `validate` price with
-// it. The CUDA engine issues its own operations and does not read this graph.
+// it. Its operations price those of the step's list (step_list.h), which the CUDA engine walks: parts() names
+// them.
 //
 // A graph is a template: it is built and sealed once per (model, policy set, parallelism), then evaluated for
 // every step with new durations. A StepCarry passes from step to step. It holds the time until which each
@@ -24,6 +25,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/steps/step_list.h"
 
 namespace kvtwin {
 
@@ -65,7 +68,6 @@ constexpr uint32_t index(OpId id) { return static_cast<uint32_t>(id); }
 enum class StreamId : uint16_t {};
 enum class PortId : uint16_t {};
 
-constexpr uint16_t kNoLayer = UINT16_MAX;
 constexpr int kAlways = -1;
 
 struct Op {
@@ -115,6 +117,8 @@ class StepGraph {
   // `op` waits for the operations issued on the stream of `cause` up to and including it, even if `cause` is
   // absent.
   void behind(OpId op, OpId cause);
+  // `op` prices `part` of the step's list (step_list.h).
+  void add_part(OpId op, const ListedOperation& part) { ops_[index(op)].parts.push_back(part); }
   void feed(PortId port, OpId op);  // the port carries the end of `op`; a later feed replaces an earlier one
   // Sorts and contracts the graph, which cannot be extended afterwards. REQUIRES: no cycle.
   void seal();
@@ -164,6 +168,8 @@ class StepGraph {
   std::span<const OpId> causes(OpId op) const { return ops_[static_cast<uint32_t>(op)].causes; }
   // Those of them that count even if they are absent: stream order and behind().
   std::span<const OpId> in_order(OpId op) const { return ops_[static_cast<uint32_t>(op)].behind; }
+  // The operations of the step's list that `op` prices; none: the CUDA engine starts no such operation.
+  std::span<const ListedOperation> parts(OpId op) const { return ops_[index(op)].parts; }
   // Ports that `op` waits for, and the operation that feeds a port for the next step (UINT32_MAX: none).
   std::span<const PortId> ports(OpId op) const { return ops_[static_cast<uint32_t>(op)].ports; }
   OpId fed_by(PortId port) const;
@@ -183,6 +189,7 @@ class StepGraph {
     std::vector<OpId> causes;  // the operation before it on its stream comes first, if there is one
     std::vector<OpId> behind;  // those of `causes` that are stream order, not events
     std::vector<PortId> ports;
+    std::vector<ListedOperation> parts;
     uint32_t node = 0;
     uint32_t event = kNothing;  // value of its event, if it has an outcome
     bool feeds = false;

@@ -1,6 +1,9 @@
 #include "engine/steps/step_graph_retrieval.h"
 
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "engine/base/check.h"
 
@@ -27,12 +30,15 @@ class RetrievalBuilder {
   RetrievalStep build() {
     const bool one_buffer = spec_.staging_buffers == 1 && spec_.converts;
     if (one_buffer) staging_ = graph().add_port("staging", kNoLayer);
-    step_.before = graph().add({.kind = OpKind::kGemm, .stream = compute_});
-    for (uint32_t l = 0; l < spec_.layers; ++l) layer(static_cast<uint16_t>(l));
-    step_.after = graph().add({.kind = OpKind::kGemm, .stream = compute_});
-    if (spec_.all_reduces) step_.all_reduce = add(OpKind::kAllReduce, compute_, kNoLayer);
-    step_.sample = graph().add({.kind = OpKind::kSample, .stream = compute_});
-    compress_behind();
+    const StepList list = list_step(whole_list());
+    const std::span<const ListedOperation> all = list.operations();
+    for (size_t i = 0; i < all.size(); ++i) {
+      // A norm belongs to the product that follows it.
+      const Operation priced_with = all[i].kind == Operation::kNorm ? all[i + 1].kind : all[i].kind;
+      all[i].layer == kNoLayer ? outside(priced_with, all[i]) : in_layer(priced_with, all[i]);
+    }
+    if (spec_.compresses != CompressionPlace::kNone && step_.bookkeeping == kNoOp) compress_behind();
+    for (const ListedOperation& one : aged_) graph().add_part(step_.layers[one.layer].append, one);
     if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
     graph().seal();
     return std::move(step_);
@@ -41,6 +47,30 @@ class RetrievalBuilder {
  private:
   StepGraph& graph() { return step_.graph; }
 
+  // The list of a step that has everything: rows for every kernel, choices, and completed pages.
+  StepListSpec whole_list() const {
+    constexpr AttentionRows kAll{true, true, true};
+    const bool retrieves = spec_.kind != RetrievalKind::kReadsAll;
+    const bool compresses = spec_.captures || spec_.compresses != CompressionPlace::kNone;
+    return {spec_.layers,
+            true,
+            {.listed = true,
+             .rows = kAll,
+             .dense_rows = kAll,
+             .layers_dense = spec_.layers_dense,
+             .kind = spec_.kind,
+             .speculation = spec_.speculation,
+             .chooses = retrieves,
+             .fills = retrieves,
+             .packed_decodes = !retrieves,
+             .keeps = !retrieves && !compresses,
+             .requantises = !retrieves},
+            {.plans_layers = compresses,
+             .captures = compresses,
+             .in_layers = spec_.compresses == CompressionPlace::kInLayers,
+             .behind = spec_.compresses == CompressionPlace::kBehindLayers ? 1u : 0u}};
+  }
+
   OpId add(OpKind kind, StreamId stream, uint16_t layer, uint32_t outcome) {
     return graph().add(
         {.kind = kind, .stream = stream, .layer = layer, .outcome = static_cast<int>(outcome)});
@@ -48,11 +78,159 @@ class RetrievalBuilder {
   OpId add(OpKind kind, StreamId stream, uint16_t layer) {
     return graph().add({.kind = kind, .stream = stream, .layer = layer});
   }
+  // *op prices `part` beside the operations that it prices already; it is added for the first of them.
+  void price(OpKind kind, const ListedOperation& part, OpId* op) {
+    if (*op == kNoOp) *op = add(kind, compute_, part.layer);
+    graph().add_part(*op, part);
+  }
+
+  void outside(Operation priced_with, const ListedOperation& one) {
+    if (step_.sample != kNoOp) return behind_layers(one);
+    if (priced_with == Operation::kLogits) return price(OpKind::kGemm, one, &step_.after);
+    if (priced_with != Operation::kSample) return price(OpKind::kGemm, one, &step_.before);
+    if (spec_.all_reduces) step_.all_reduce = add(OpKind::kAllReduce, compute_, kNoLayer);
+    price(OpKind::kSample, one, &step_.sample);
+  }
+
+  // Compressions behind the layers. Each sends two lists: what is scored, and what is retained.
+  void behind_layers(const ListedOperation& one) {
+    if (step_.bookkeeping == kNoOp) compress_behind();
+    const bool scored = !graph().parts(step_.score).empty() && one.kind != Operation::kScore;
+    const bool selects = one.kind == Operation::kSelect || (one.kind == Operation::kUpload && scored);
+    graph().add_part(one.kind == Operation::kMove ? step_.compact
+                     : selects                    ? step_.select
+                                                  : step_.score,
+                     one);
+  }
+
+  void in_layer(Operation priced_with, const ListedOperation& one) {
+    const uint16_t l = one.layer;
+    RetrievalLayerOps* const ops = &step_.layers[l];
+    switch (priced_with) {
+      case Operation::kQkv:
+        if (ops->query == kNoOp) choose_ahead(l + 1u);
+        return price(OpKind::kGemm, one, &ops->query);
+      case Operation::kPlan:
+        return graph().add_part(ops->query, one);
+      case Operation::kRequantise:
+        return aged_.push_back(one);
+      case Operation::kAppend:
+        price(OpKind::kRopeAppend, one, &ops->append);
+        if (!retrieves(l) && recalls(spec_.kind) && spec_.keeps_prefixes) offload(l, ops);
+        return;
+      case Operation::kSummarise:
+        ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
+        return graph().add_part(ops->summarise, one);
+      case Operation::kOffload:
+        offload(l, ops);
+        return graph().add_part(ops->offload, one);
+      case Operation::kPageScore:
+      case Operation::kChoose:
+      case Operation::kRecall:
+        return choose(one, ops);
+      case Operation::kDecodeAttention:
+      case Operation::kChunkAttention:
+      case Operation::kRowAttention:
+      case Operation::kPackedAttention:
+      case Operation::kKeepQuery:
+      case Operation::kCounts:
+        if (ops->attention == kNoOp) attend(l, ops);
+        return graph().add_part(ops->attention, one);
+      case Operation::kCapture:
+      case Operation::kScore:
+      case Operation::kSelect:
+      case Operation::kMove:
+        compress(l, ops);
+        return graph().add_part(priced_compression(one, *ops), one);
+      default:
+        compress(l, ops);
+        price(OpKind::kGemm, one, &ops->rest);
+        if (one.kind == Operation::kDown && spec_.all_reduces)
+          ops->all_reduce = add(OpKind::kAllReduce, compute_, l);
+    }
+  }
+
+  // Copies of a window's queries, and of KV entries that are packed later, are in the price of attention.
+  static OpId priced_compression(const ListedOperation& one, const RetrievalLayerOps& ops) {
+    const OpId own = one.kind == Operation::kCapture  ? ops.capture
+                     : one.kind == Operation::kScore  ? ops.score
+                     : one.kind == Operation::kSelect ? ops.select
+                                                      : ops.compact;
+    return own == kNoOp ? ops.attention : own;
+  }
+
+  void attend(uint16_t l, RetrievalLayerOps* ops) {
+    ops->attention = add(OpKind::kAttention, compute_, l);
+    if (spec_.kind == RetrievalKind::kRecallsTokens && retrieves(l)) arrived_ = ahead_[l % 2];
+    if (arrived_ != kNoOp) graph().after(ops->attention, arrived_);
+    if (recall_done_) graph().after(ops->attention, *recall_done_);
+    arrived_ = kNoOp;
+  }
+
+  // What a layer does about pages, between its append and its attention, or in the background after it.
+  void choose(const ListedOperation& one, RetrievalLayerOps* ops) {
+    // Tokens are chosen in the layer before, and host work is between the choice and the recall of values:
+    // the CUDA engine does both in an order of its own.
+    if (spec_.kind == RetrievalKind::kRecallsTokens) return;
+    const bool speculation = speculates(spec_.kind, spec_.speculation);
+    if (one.kind == Operation::kRecall && !one.required) return recall_next(one, ops);
+    if (one.kind == Operation::kRecall) return recall_now(one, speculation, ops);
+    if (one.kind == Operation::kPageScore) {
+      if (speculation) recall_done_ = graph().add_port("recall_done", one.layer);
+      if (speculation) ops->cosine = add(OpKind::kCosineCheck, compute_, one.layer);
+      choose_now(one.layer, ops);
+      scored_ = one;
+      return graph().add_part(ops->score_now, one);
+    }
+    chosen_ = one;
+    if (speculation) graph().add_part(ops->cosine, one);
+    graph().add_part(ops->top_k_now, one);
+  }
 
   // Selects pages for this step: on the compute stream, before the operations that depend on the selection.
   void choose_now(uint16_t l, RetrievalLayerOps* ops) {
     ops->score_now = add(OpKind::kPageScore, compute_, l, step_.flagged(l));
     ops->top_k_now = add(OpKind::kTopK, compute_, l, step_.flagged(l));
+  }
+
+  // Scores, recall of absent pages and attention, one after another; where pages for the next step are
+  // selected in the background, those of corrected heads alone. Values are recalled while keys are
+  // reconstructed.
+  void recall_now(const ListedOperation& one, bool speculation, RetrievalLayerOps* ops) {
+    const uint16_t l = one.layer;
+    if (!speculation) ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
+    arrived_ = deliver(l, speculation ? ops->top_k_now : ops->sync, true, step_.blocking(l), &ops->recall_now,
+                       &ops->convert_now);
+    graph().add_part(ops->recall_now, one);
+    if (spec_.kind == RetrievalKind::kRecallsValues)
+      ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
+  }
+
+  // The background: pages of the next step.
+  void recall_next(const ListedOperation& one, RetrievalLayerOps* ops) {
+    const uint16_t l = one.layer;
+    ops->score_next = background(OpKind::kPageScore, l);
+    graph().after(ops->score_next, ops->append);
+    ops->top_k_next = background(OpKind::kTopK, l);
+    // After attention, because attention reads the slots that are overwritten, and staging holds the pages of
+    // only two heads.
+    const OpId next =
+        deliver(l, ops->top_k_next, false, step_.background(l), &ops->recall_next, &ops->convert_next);
+    graph().after(ops->recall_next, ops->attention);
+    graph().after(ops->recall_next, ops->top_k_now);  // corrected heads select there, for all heads
+    graph().feed(*recall_done_, next);
+    graph().add_part(ops->score_next, scored_);
+    graph().add_part(ops->top_k_next, chosen_);
+    graph().add_part(ops->recall_next, one);
+    recall_done_.reset();
+  }
+
+  OpId background(OpKind kind, uint16_t l) {
+    return graph().add({.kind = kind,
+                        .stream = select_,
+                        .layer = l,
+                        .required = false,
+                        .outcome = static_cast<int>(step_.unflagged(l))});
   }
 
   // Adds recall and conversion; returns the last of the two. REQUIRES: `cause` determines what is recalled.
@@ -82,72 +260,16 @@ class RetrievalBuilder {
     return *convert;
   }
 
-  void attend(uint16_t l, RetrievalLayerOps* ops) { ops->attention = add(OpKind::kAttention, compute_, l); }
-
-  // Scores, recall of absent pages and attention, one after another.
-  void recall_first(uint16_t l, RetrievalLayerOps* ops) {
-    choose_now(l, ops);
-    ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
-    attend(l, ops);
-    graph().after(ops->attention, arrived);
-  }
-
-  // Values are recalled while keys are reconstructed.
-  void rebuild_keys(uint16_t l, RetrievalLayerOps* ops) {
-    choose_now(l, ops);
-    ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
-    ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
-    attend(l, ops);
-    graph().after(ops->attention, arrived);
-  }
-
-  // Pages are selected and their recall is issued in the layer before, from its input.
-  void choose_ahead(uint16_t l) {
+  // InfiniGen: pages of layer l are selected and their recall is issued in the layer before, from its input.
+  void choose_ahead(uint32_t of) {
+    if (spec_.kind != RetrievalKind::kRecallsTokens || of >= spec_.layers || !retrieves(of)) return;
+    const auto l = static_cast<uint16_t>(of);
     RetrievalLayerOps& ops = step_.layers[l];
     ops.reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
     choose_now(l, &ops);
     ops.sync = add(OpKind::kHostWork, host_, l, step_.flagged(l));
     graph().after(ops.sync, ops.top_k_now);
-    arrived_[l % 2] = deliver(l, ops.sync, true, step_.blocking(l), &ops.recall_now, &ops.convert_now);
-  }
-
-  void speculate(uint16_t l, RetrievalLayerOps* ops) {
-    const PortId recall_done = graph().add_port("recall_done", l);
-    ops->cosine = add(OpKind::kCosineCheck, compute_, l);
-    choose_now(l, ops);
-    const OpId arrived =
-        deliver(l, ops->top_k_now, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
-    attend(l, ops);
-    graph().after(ops->attention, arrived);
-    graph().after(ops->attention, recall_done);
-    ops->score_next = background(OpKind::kPageScore, l);
-    graph().after(ops->score_next, ops->append);
-    ops->top_k_next = background(OpKind::kTopK, l);
-    // After attention, because attention reads the slots that are overwritten, and staging holds the pages of
-    // only two heads.
-    const OpId next =
-        deliver(l, ops->top_k_next, false, step_.background(l), &ops->recall_next, &ops->convert_next);
-    graph().after(ops->recall_next, ops->attention);
-    graph().after(ops->recall_next, ops->top_k_now);  // corrected heads select there, for all heads
-    graph().feed(recall_done, next);
-  }
-
-  OpId background(OpKind kind, uint16_t l) {
-    return graph().add({.kind = kind,
-                        .stream = select_,
-                        .layer = l,
-                        .required = false,
-                        .outcome = static_cast<int>(step_.unflagged(l))});
-  }
-
-  void query(uint16_t l, RetrievalLayerOps* ops) {
-    ops->query = add(OpKind::kGemm, compute_, l);
-    ops->append = add(OpKind::kRopeAppend, compute_, l);
-    if (retrieves(l)) ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
-    const bool on_host = recalls(spec_.kind);
-    if (on_host && (retrieves(l) || spec_.keeps_prefixes)) offload(l, ops);
+    ahead_[l % 2] = deliver(l, ops.sync, true, step_.blocking(l), &ops.recall_now, &ops.convert_now);
   }
 
   void offload(uint16_t l, RetrievalLayerOps* ops) {
@@ -166,47 +288,19 @@ class RetrievalBuilder {
     return spec_.kind != RetrievalKind::kReadsAll && l >= spec_.layers_dense;
   }
 
-  void layer(uint16_t l) {
-    RetrievalLayerOps* const ops = &step_.layers[l];
-    const bool ahead =
-        spec_.kind == RetrievalKind::kRecallsTokens && l + 1u < spec_.layers && retrieves(l + 1u);
-    if (ahead) choose_ahead(static_cast<uint16_t>(l + 1));
-    query(l, ops);
-    if (!retrieves(l)) {
-      attend(l, ops);
-    } else {
-      switch (spec_.kind) {
-        case RetrievalKind::kReadsAll:
-          break;
-        case RetrievalKind::kPagesOnGpu:
-          choose_now(l, ops);
-          attend(l, ops);
-          break;
-        case RetrievalKind::kRecallsPages:
-          speculates(spec_.kind, spec_.speculation) ? speculate(l, ops) : recall_first(l, ops);
-          break;
-        case RetrievalKind::kRecallsValues:
-          rebuild_keys(l, ops);
-          break;
-        case RetrievalKind::kRecallsTokens:
-          attend(l, ops);
-          graph().after(ops->attention, arrived_[l % 2]);
-          break;
-      }
-    }
+  // Adds the operations of the layer's compressions, once.
+  void compress(uint16_t l, RetrievalLayerOps* ops) {
+    if (l < compressed_) return;
+    ++compressed_;
     if (spec_.captures) ops->capture = add(OpKind::kCapture, compute_, l);
-    if (spec_.compresses == CompressionPlace::kInLayers) {
-      ops->score = add(OpKind::kScore, compute_, l, step_.compressing());
-      ops->select = add(OpKind::kSelect, compute_, l, step_.compressing());
-      ops->compact = add(OpKind::kCompact, compute_, l, step_.compressing());
-    }
-    ops->rest = add(OpKind::kGemm, compute_, l);
-    if (spec_.all_reduces) ops->all_reduce = add(OpKind::kAllReduce, compute_, l);
+    if (spec_.compresses != CompressionPlace::kInLayers) return;
+    ops->score = add(OpKind::kScore, compute_, l, step_.compressing());
+    ops->select = add(OpKind::kSelect, compute_, l, step_.compressing());
+    ops->compact = add(OpKind::kCompact, compute_, l, step_.compressing());
   }
 
   // Adds the compression operations that run once, for all layers.
   void compress_behind() {
-    if (spec_.compresses == CompressionPlace::kNone) return;
     const uint32_t happens = step_.compressing();
     if (spec_.compresses == CompressionPlace::kBehindLayers) {
       step_.probe = add(OpKind::kProbe, compute_, kNoLayer, step_.passing());
@@ -222,7 +316,12 @@ class RetrievalBuilder {
   StreamId compute_{}, select_{}, h2d_{}, convert_{}, d2h_{}, host_{};
   PortId staging_{};
   OpId last_convert_ = kNoOp;
-  OpId arrived_[2] = {kNoOp, kNoOp};  // InfiniGen: recalls of layers l and l + 1
+  OpId arrived_ = kNoOp;               // the delivery that the layer's attention waits for
+  std::optional<PortId> recall_done_;  // of the layer
+  ListedOperation scored_, chosen_;    // the layer's
+  std::vector<ListedOperation> aged_;  // priced with the append of their layers
+  uint32_t compressed_ = 0;            // layers that compress() has seen
+  OpId ahead_[2] = {kNoOp, kNoOp};     // InfiniGen: recalls of layers l and l + 1
 };
 
 }  // namespace

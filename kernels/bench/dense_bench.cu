@@ -8,7 +8,6 @@
 #include "kernels/bench/replay.cuh"
 #include "kernels/cache_ops/qkv_append.h"
 #include "kernels/dense/dense_cuda.h"
-#include "kernels/dense/sample_tokens.h"
 #include "kernels/quant/convert_entries.h"
 
 namespace kvtwin::test {
@@ -106,22 +105,15 @@ void bias(benchmark::State& state) {
   });
 }
 
-void choose_token(benchmark::State& state, bool sampled) {
+void choose_token(benchmark::State& state) {
   const uint32_t rows = rows_of(state);
   const double bytes = double{4} * rows * kVocab;
   const uint32_t sets = std::min(sets_for(bytes), 16u);
   const size_t each = size_t{rows} * kVocab;
   const DeviceArray<float> logits = float_sets(each, sets);
-  std::vector<uint64_t> draws(rows);
-  std::mt19937_64 random(7);
-  for (uint64_t& draw : draws) draw = random();
-  const DeviceArray<uint64_t> draws_on(draws);
   const DeviceArray<uint32_t> out(rows);
-  const kernels::SampleSpec spec{1.25f, 50, 0xe6666666};  // temperature 0.8, top p 0.9
   measure(state, bytes, sets, out, [&](size_t set, cudaStream_t stream) {
-    const float* const at = logits.get() + set * each;
-    return sampled ? sample_tokens({at, draws_on.get(), rows, kVocab, spec, out.get()}, stream)
-                   : argmax({at, rows, kVocab, out.get()}, stream);
+    return argmax({logits.get() + set * each, rows, kVocab, out.get()}, stream);
   });
 }
 
@@ -215,8 +207,7 @@ BENCHMARK(silu)->Apply(few_and_many);
 BENCHMARK(embedding)->Apply(few_and_many);
 BENCHMARK(bias)->Apply(few_and_many);
 BENCHMARK(append)->Arg(32)->Arg(512)->Arg(2048)->Iterations(11)->UseManualTime();
-BENCHMARK_CAPTURE(choose_token, argmax, false)->Apply(of_a_step);
-BENCHMARK_CAPTURE(choose_token, sampled, true)->Apply(of_a_step);
+BENCHMARK(choose_token)->Apply(of_a_step);
 BENCHMARK(any_rows)->Args({32, 2048})->Apply(once);
 BENCHMARK_CAPTURE(convert, pack_fp8, Format::kFp8, true)->Apply(once);
 BENCHMARK_CAPTURE(convert, pack_int4, Format::kInt4, true)->Apply(once);

@@ -5,6 +5,7 @@
 #include "kernels/bench/kv_entry_case.cuh"
 #include "kernels/cache_ops/compact_entries.h"
 #include "kernels/scoring/cuda/attention_scores.h"
+#include "kernels/scoring/cuda/intent_residual_cuda.h"
 #include "kernels/scoring/cuda/score_intent_cuda.h"
 #include "kernels/scoring/cuda/score_keys_cuda.h"
 #include "kernels/scoring/cuda/scorer_state.h"
@@ -132,6 +133,29 @@ void intent(benchmark::State& state) {
   report(state, c.all() * 2 * kDim, seconds);
   label_with_digest(state, c.scores);
 }
+
+// IntentKV's residual, beside the rule: mean keys of all layers, and the head with a query span of 64 rows.
+void intent_residual(benchmark::State& state) {
+  const KvEntries c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  constexpr uint32_t kKvHeads = 8;
+  const DeviceArray<float> weights(intent_residual_weights(kernels::make_intent_residual(kDim, 5)));
+  const DeviceArray<float> mbar(std::vector<float>(kDim, 0.05f));
+  IntentResidualArgs args;
+  args.rule.kv_entries = c.kv_entries(), args.rule.heads = c.list.get();
+  args.rule.layers = c.heads / kKvHeads, args.rule.query_heads = kKvHeads * kGroup;
+  args.rule.kv_heads = kKvHeads, args.rule.rows = args.candidates = c.rows;
+  args.weights = weights.get(), args.mbar = mbar.get();
+  args.span_begin = c.rows - 64, args.span_end = c.rows;
+  const DeviceArray<float> workspace(intent_residual_floats(args));
+  args.workspace = workspace.get();
+  const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
+    const cudaError_t error = intent_key_sums(args, 0, args.rule.layers, stream);
+    return error != cudaSuccess ? error : intent_correct_scores(args, c.scores.get(), c.rows, 1, stream);
+  });
+  report(state, c.all() * 2 * kDim, seconds);
+  label_with_digest(state, c.scores);
+}
+
 // IntentKV's memory update: the mean of 64 query rows of 32 heads, of every layer.
 void intent_mean(benchmark::State& state) {
   const auto layers = static_cast<uint32_t>(state.range(0)), rows = static_cast<uint32_t>(state.range(1));
@@ -194,6 +218,12 @@ BENCHMARK(select)->Apply(sizes)->Args({256, 65536})->Args({1024, 2048})->Args({8
 BENCHMARK(compact)->Apply(sizes);
 BENCHMARK(scorer_state)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
 BENCHMARK(intent)->Args({256, 2560})->Args({256, 8192})->Args({256, 30720})->Iterations(9)->UseManualTime();
+BENCHMARK(intent_residual)
+    ->Args({256, 2560})
+    ->Args({256, 8192})
+    ->Args({256, 30720})
+    ->Iterations(9)
+    ->UseManualTime();
 BENCHMARK(intent_mean)->Args({32, 64})->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_random, false, true)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_in_order, false, false)->Iterations(9)->UseManualTime();

@@ -1,7 +1,6 @@
-// Quality of a retained set: hit rate, error of the attention output, and stability of a ranking.
+// Quality of a retained set: hit rate and error of the attention output.
 //
-// For reports and `inspect-policy`; results are double. docs/design/methods/judge-q.md#hit-rate,
-// docs/design/methods/tangram.md#numbers (rank stability).
+// For reports and `inspect-policy`; results are double. docs/design/methods/judge-q.md#hit-rate.
 
 #ifndef KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_
 #define KVTWIN_KERNELS_SCORING_KEEP_METRICS_H_
@@ -32,19 +31,6 @@ double random_hit_rate(uint64_t retained, uint64_t rows);
 // (ascending) of its KV head; empty `retained` of a non-empty context gives zeros. out [dv]. fp64 inside.
 void attention_output(const AttentionScores& attention_scores, const HeadsView& v, uint32_t j, uint32_t i,
                       std::span<const uint32_t> retained, std::span<double> out);
-
-// Error over all query heads and rows of `attention_scores`: the output with retained[h] against the output
-// with all rows.
-struct OutputError {
-  double max_abs = 0;   // largest difference of one value
-  double relative = 0;  // sqrt(sum of squared differences / sum of squared full outputs)
-};
-OutputError output_error(const AttentionScores& attention_scores, const HeadsView& v,
-                         std::span<const RowSet> retained);
-
-// Spearman's rank correlation; equal values share the mean of their ranks. 0 if one side is constant.
-// REQUIRES: equal lengths.
-double spearman(std::span<const double> a, std::span<const double> b);
 
 }  // namespace kvtwin::kernels
 

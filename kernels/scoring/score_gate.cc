@@ -69,8 +69,6 @@ void score_fastkvzip(const FastKvzipGate& gate, const HeadsView& x, ScoreView ou
   }
 }
 
-uint32_t fastkvzip_window(uint32_t tokens) { return tokens < 32768 ? tokens / 50 : 4096; }
-
 void trimkv_log_beta(const TrimKvGate& gate, const HeadsView& x, ScoreView out) {
   KVT_CHECK(out.heads == gate.heads && out.rows == x.rows && x.dim == gate.hidden);
   KVT_CHECK(gate.w1.size() == size_t{gate.width} * gate.hidden);
@@ -101,10 +99,6 @@ void score_trimkv(const TrimKvSpec& spec, ScoreView log_beta, const HeadsView& k
       out.row(h)[i] = i >= first ? kMustStay : score;
     }
   }
-}
-
-double trimkv_crossing(double position_a, double log_beta_a, double position_b, double log_beta_b) {
-  return (position_a * log_beta_a - position_b * log_beta_b) / (log_beta_a - log_beta_b);
 }
 
 }  // namespace kvtwin::kernels

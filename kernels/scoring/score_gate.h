@@ -34,8 +34,6 @@ struct FastKvzipGate {
   float norm_eps = 1e-6f;
 };
 void score_fastkvzip(const FastKvzipGate& gate, const HeadsView& x, ScoreView out);
-// Tokens of the recent window, whose gate is set to 1: 4096, or 2 % of contexts below 32k.
-uint32_t fastkvzip_window(uint32_t tokens);
 
 // TrimKV, one layer: log beta[h] = logsigmoid(W2 act(W1 x + b1) + b2)[h], stored when the token is created.
 // b2 starts large, so that beta starts near 1. Cost: O(D * width) per token.
@@ -61,10 +59,6 @@ struct TrimKvSpec {
 };
 void score_trimkv(const TrimKvSpec& spec, ScoreView log_beta, const HeadsView& k, Positions positions,
                   uint32_t tokens_seen, ScoreView out);
-
-// Time at which the scores of two KV entries cross: t* = (p_a ln beta_a - p_b ln beta_b) / (ln beta_a - ln
-// beta_b). REQUIRES: the log betas differ.
-double trimkv_crossing(double position_a, double log_beta_a, double position_b, double log_beta_b);
 
 }  // namespace kvtwin::kernels
 

@@ -24,16 +24,6 @@ void h2o_accumulate(const AttentionScores& attention_scores, ScoreView accumulat
   }
 }
 
-RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent) {
-  const uint32_t rows = static_cast<uint32_t>(accumulators.size());
-  return select_rows(accumulators, sink_and_window(rows, 0, recent), heavy);
-}
-
-HeavyRecent split_heavy_recent(uint32_t budget, uint32_t recent_floor) {
-  const uint32_t recent = std::min(budget, std::max(recent_floor, budget - budget / 2));
-  return {budget - recent, recent};
-}
-
 void finish_observed(ObservedForm form, Positions positions, uint32_t queries_end, uint32_t window,
                      ScoreView scores) {
   for (uint32_t head = 0; head < scores.heads; ++head) {

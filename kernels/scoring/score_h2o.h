@@ -27,19 +27,6 @@ namespace kvtwin::kernels {
 // it sees keys.
 void h2o_accumulate(const AttentionScores& attention_scores, ScoreView accumulators);
 
-// Retained rows of one head: the last `recent` rows, and the `heavy` best of the others; all rows, if there
-// are no more than heavy + recent. The caller moves the accumulators with the rows.
-RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent);
-
-// Splits a budget: recent = max(floor, half), at most all of it; heavy = the rest
-// (docs/design/methods/uniform.md#h2o: 0.5 / 0.5 with a recent floor of 64 is IntentKV's ratio mode as
-// reconstructed).
-struct HeavyRecent {
-  uint32_t heavy = 0;
-  uint32_t recent = 0;
-};
-HeavyRecent split_heavy_recent(uint32_t budget, uint32_t recent_floor);
-
 enum class ObservedForm : uint8_t {
   kSum,     // KVCache-Factory: column sums; the last `window` rows are retained, their queries count
   kPerRow,  // kvpress ObservedAttention: divided by the number of rows that see the KV entry

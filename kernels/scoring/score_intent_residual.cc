@@ -60,11 +60,6 @@ void attend(const IntentResidual& head, const SpanCache& cache, const std::vecto
 
 }  // namespace
 
-uint64_t IntentResidual::parameters() const {
-  return wq.size() + bq.size() + wk.size() + bk.size() + wv.size() + bv.size() + wo.size() + bo.size() +
-         w1.size() + b1.size() + w2.size() + 1 + 1;  // b2, gain
-}
-
 IntentResidual make_intent_residual(uint32_t dim, uint64_t seed) {
   IntentResidual head;
   head.dim = dim;

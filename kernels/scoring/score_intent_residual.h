@@ -37,8 +37,6 @@ struct IntentResidual {
   float gain = 1.0f;
   float gain_max = 1.0f;
   bool cross_attention = true;  // false: c_p = 0 (the paper's ablation)
-
-  uint64_t parameters() const;
 };
 
 // Initial weights: uniform in +-1/sqrt(inputs) from a counter-based draw; the last layer is zero.

@@ -14,15 +14,6 @@ void score_streaming(Positions positions, uint32_t sink, ScoreView out) {
   }
 }
 
-void score_streaming_kvpress(Positions positions, uint32_t sink, uint32_t pruned, ScoreView out) {
-  for (uint32_t h = 0; h < out.heads; ++h) {
-    for (uint32_t i = 0; i < out.rows; ++i) {
-      const uint32_t position = positions.at(h, i);
-      out.row(h)[i] = position >= sink && position - sink < pruned ? 0.0f : 1.0f;
-    }
-  }
-}
-
 void score_random(uint64_t seed, uint32_t layer, uint32_t head_first, Positions positions, ScoreView out) {
   for (uint32_t h = 0; h < out.heads; ++h) {
     for (uint32_t i = 0; i < out.rows; ++i) {

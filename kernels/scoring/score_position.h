@@ -17,10 +17,6 @@ namespace kvtwin::kernels {
 // Exact to 2^24 positions, the limit of fp32. Duo- and RazorAttention's streaming heads use it too.
 void score_streaming(Positions positions, uint32_t sink, ScoreView out);
 
-// kvpress's form: 0 for the `pruned` KV entries after the sink, 1 for every other; `pruned` = N - int(N *
-// rho).
-void score_streaming_kvpress(Positions positions, uint32_t sink, uint32_t pruned, ScoreView out);
-
 // A draw in [0, 1) from (seed, layer, head, position), 24 bits. It is independent of order and threads, and
 // equal tokens of two sessions get equal scores (prefix-closed).
 void score_random(uint64_t seed, uint32_t layer, uint32_t head_first, Positions positions, ScoreView out);

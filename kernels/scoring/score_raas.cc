@@ -9,21 +9,6 @@
 
 namespace kvtwin::kernels {
 
-void raas_summarise(const HeadsView& k, uint32_t head, uint32_t first, uint32_t count,
-                    std::span<float> key_min, std::span<float> key_max) {
-  KVT_CHECK(count > 0 && first + count <= k.rows);
-  KVT_CHECK(key_min.size() == k.dim && key_max.size() == k.dim);
-  std::copy_n(k.row(head, first), k.dim, key_min.begin());
-  std::copy_n(k.row(head, first), k.dim, key_max.begin());
-  for (uint32_t i = first + 1; i < first + count; ++i) {
-    const float* key = k.row(head, i);
-    for (uint32_t c = 0; c < k.dim; ++c) {
-      key_min[c] = std::min(key_min[c], key[c]);
-      key_max[c] = std::max(key_max[c], key[c]);
-    }
-  }
-}
-
 void raas_attention(const RaasSpec& spec, const HeadsView& q, const HeadsView& key_min,
                     const HeadsView& key_max, ScoreView attention) {
   KVT_CHECK(attention.heads == key_min.heads && attention.rows == key_min.rows && q.rows > 0);
@@ -54,19 +39,6 @@ void raas_touch(const RaasSpec& spec, std::span<const float> attention, uint32_t
   for (size_t page = 0; page < stamps.size(); ++page) {
     if (attention[page] > spec.alpha) stamps[page] = now;
   }
-}
-
-std::optional<uint32_t> raas_victim(std::span<const uint32_t> stamps, std::span<const uint8_t> exempt) {
-  std::optional<uint32_t> victim;
-  for (uint32_t page = 0; page < stamps.size(); ++page) {
-    if (!exempt.empty() && exempt[page] != 0) continue;
-    if (!victim || stamps[page] < stamps[*victim]) victim = page;
-  }
-  return victim;
-}
-
-uint32_t raas_insert_stamp(const RaasSpec& spec, uint32_t now, uint32_t evicted) {
-  return spec.inherit_stamp ? evicted : now;
 }
 
 void score_raas(std::span<const uint32_t> stamps, uint32_t page_tokens, std::span<float> out) {

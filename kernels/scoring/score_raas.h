@@ -25,10 +25,6 @@ struct RaasSpec {
   bool inherit_stamp = false;
 };
 
-// The summary of `count` rows of one head from `first` on: key_min, key_max [d].
-void raas_summarise(const HeadsView& k, uint32_t head, uint32_t first, uint32_t count,
-                    std::span<float> key_min, std::span<float> key_max);
-
 // a[h][page] = mean over h's query heads of softmax over pages of sum_i max(q_i min_i, q_i max_i). The sum is
 // an upper bound on q.K for every key of the page.
 void raas_attention(const RaasSpec& spec, const HeadsView& q, const HeadsView& key_min,
@@ -37,13 +33,6 @@ void raas_attention(const RaasSpec& spec, const HeadsView& q, const HeadsView& k
 // Updates the stamps of one head at step `now`: pages with attention above alpha are stamped.
 void raas_touch(const RaasSpec& spec, std::span<const float> attention, uint32_t now,
                 std::span<uint32_t> stamps);
-
-// The page to replace: the oldest stamp among pages that are not exempt (sink, recent window); ties: the
-// lowest index. nullopt if all are exempt. `exempt`: [pages], or empty.
-std::optional<uint32_t> raas_victim(std::span<const uint32_t> stamps, std::span<const uint8_t> exempt);
-
-// The stamp of a page written at `now` that replaces a page with stamp `evicted`.
-uint32_t raas_insert_stamp(const RaasSpec& spec, uint32_t now, uint32_t evicted);
 
 // Stamps as scores of KV entries: row i is in page i / page_tokens. Exact to 2^24 steps. With the total order
 // of select.h the lowest row of equal stamps is dropped first, as in raas_victim().

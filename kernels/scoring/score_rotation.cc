@@ -61,16 +61,4 @@ void unrotate(const RopePlanes& planes, int64_t position, const float* in, float
   apply_planes(map, in, out);
 }
 
-void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions positions, std::span<float> out) {
-  KVT_CHECK(out.size() == size_t{k.heads} * k.rows * k.dim && planes.inv_freq.size() * 2 == k.dim);
-  RopePlanes pure = planes;
-  pure.magnitude = 1.0f;  // the rows already include it
-  for (uint32_t h = 0; h < k.heads; ++h) {
-    for (uint32_t i = 0; i < k.rows; ++i) {
-      const int64_t by = int64_t{i} - int64_t{positions.at(h, i)};
-      apply_planes(rotation_at(pure, by), k.row(h, i), out.data() + (size_t{h} * k.rows + i) * k.dim);
-    }
-  }
-}
-
 }  // namespace kvtwin::kernels

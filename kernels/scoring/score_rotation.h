@@ -36,10 +36,6 @@ void apply_planes(const PlaneMap& map, const float* in, float* out);
 // Removes the phase of `position` from a rotated row, [d]. Exact up to rounding, q-norm included.
 void unrotate(const RopePlanes& planes, int64_t position, const float* in, float* out);
 
-// StreamingLLM / FINCH re-rotation (docs/design/methods/conventions.md#selection, rerotate): row i of each
-// head moves from its position to i, which makes prefixes incompatible. out: contiguous [heads][rows][d].
-void rerotate_rows(const RopePlanes& planes, const HeadsView& k, Positions positions, std::span<float> out);
-
 }  // namespace kvtwin::kernels
 
 #endif  // KVTWIN_KERNELS_SCORING_SCORE_ROTATION_H_

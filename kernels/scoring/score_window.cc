@@ -123,8 +123,6 @@ WindowSpec window_spec(WindowCodeBase code_base) {
   return {};
 }
 
-uint32_t tangram_window(uint32_t chunk_tokens) { return chunk_tokens < 1000 ? 16 : 32; }
-
 void score_window(const WindowSpec& spec, const AttentionScores& attention_scores, ScoreView out) {
   KVT_CHECK(out.heads == attention_scores.k.heads && out.rows == attention_scores.k.rows);
   AttentionScores seen = attention_scores;
@@ -174,24 +172,6 @@ void score_tova(const AttentionScores& attention_scores, ScoreView out) {
       out.row(head)[p] = last ? kMustStay : static_cast<float>(sum[p] / attention_scores.q.heads);
     }
   }
-}
-
-std::vector<float> mean_attention(const AttentionScores& attention_scores) {
-  const uint32_t rows = attention_scores.k.rows;
-  std::vector<float> out(size_t{attention_scores.q.heads} * rows, 0.0f), row;
-  if (attention_scores.q.rows == 0) return out;
-  std::vector<double> sum;
-  for (uint32_t j = 0; j < attention_scores.q.heads; ++j) {
-    sum.assign(rows, 0.0);
-    for (uint32_t i = 0; i < attention_scores.q.rows; ++i) {
-      attention_score_row(attention_scores, j, i, &row);
-      for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
-    }
-    for (uint32_t p = 0; p < rows; ++p) {
-      out[size_t{j} * rows + p] = static_cast<float>(sum[p] / attention_scores.q.rows);
-    }
-  }
-  return out;
 }
 
 }  // namespace kvtwin::kernels

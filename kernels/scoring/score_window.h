@@ -51,8 +51,6 @@ enum class WindowCodeBase : uint8_t {
   kFinch,
 };
 WindowSpec window_spec(WindowCodeBase code_base);
-// TANGRAM's window, halved for chunks below 1,000 tokens.
-uint32_t tangram_window(uint32_t chunk_tokens);
 
 // Scores every context row of `attention_scores` (own_k: the keys of probe tokens). A context row is a window
 // row if its position is at least the smallest of q_positions. Pooling and the mean use only the rows before
@@ -62,11 +60,6 @@ void score_window(const WindowSpec& spec, const AttentionScores& attention_score
 // TOVA: probabilities of the last query row, averaged over all Hq heads of the layer: the same for every KV
 // head. The row at the query's position must be retained. Heads must hold the same positions.
 void score_tova(const AttentionScores& attention_scores, ScoreView out);
-
-// u[Hq][T]: per query head, the mean of the probabilities over the rows of `attention_scores`, before any
-// reduction or smoothing: the attention maps on which Judge Q is trained
-// (docs/design/methods/judge-q.md#training).
-std::vector<float> mean_attention(const AttentionScores& attention_scores);
 
 }  // namespace kvtwin::kernels
 

@@ -334,7 +334,8 @@ constexpr ScorerDefinition kIntentResidual{
     .score = score_by_memory,
     .options = kIntentResidualOptions,
     .set_defaults = [](ScoreSpec* spec) { spec->intent_mode = IntentMode::kLearnable; },
-    .weights = TrainedWeights::kResidual};
+    .weights = TrainedWeights::kResidual,
+    .device = DeviceScores::kOfSource};
 
 const ScorerDefinition* const kScorers[] = {
     &kNone,           &kStreaming, &kH2o,      &kObserved, &kSnapKv,   &kPyramidKv,

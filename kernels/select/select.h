@@ -39,11 +39,6 @@ using RowSet = std::vector<uint32_t>;
 RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forced, uint32_t k,
                    uint64_t* nan = nullptr);
 
-// The same for each head of a layer: counts[h] rows in addition to `forced`, which all heads share. Rows that
-// their scorer gave kMustStay are not part of `forced`: they are taken first, within the count.
-std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> forced,
-                                 std::span<const uint32_t> counts, uint64_t* nan = nullptr);
-
 // The forced set [0, sink) and the last `window` of `rows`.
 RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
 
@@ -59,11 +54,6 @@ struct Ranked {
 // counts[h] rows of each head.
 std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan = nullptr);
 
-// The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank max(kv_entries - 1, 0)
-// among all, counting from 0, and KV entries with scores above thr are retained. Without ties that is
-// kv_entries - 1 entries; all that tie with thr are dropped. For reproduction of published results.
-std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries);
-
 // Clusters (docs/design/methods/tangram.md#levels): a cluster's score at row i is the largest of its members'
 // (NaN as -inf); the `kv_entries` best (cluster, row) pairs are retained; the count is the length of every
 // member. cluster_of: [heads], values below `clusters`. Ties: larger position, then smaller cluster. Returns
@@ -74,23 +64,6 @@ std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint
 // AdaKV as in kvpress: each head first retains its own best `safe` rows; the rest of heads * k goes to the
 // best remaining rows of all heads. Sums to heads * min(k, rows) exactly. kvpress: safe = int(0.2 * k).
 std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t safe, uint64_t* nan = nullptr);
-
-// AdaKV as in its own repository: raw[h] is the number of the heads * base best KV entries that are in head
-// h; the count is round((1 - alpha) * raw[h] + floor(alpha * base)), halves to even, alpha = numerator /
-// denominator. The sum may differ from heads * base by rounding. scale_by_mass first multiplies each head's
-// scores by its (sum of best `base` scores) / (sum of all).
-struct AdaKvRepo {
-  uint32_t base = 0;  // B - w
-  uint32_t alpha_numerator = 1;
-  uint32_t alpha_denominator = 5;
-  bool scale_by_mass = false;
-};
-std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options);
-
-// Static head masks (RazorAttention, DuoAttention: docs/design/methods/uniform.md#head-patterns): retrieval
-// heads retain all `tokens`, the others sink + window, at most `tokens`.
-std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
-                                      uint32_t window);
 
 }  // namespace kvtwin::kernels
 

@@ -41,31 +41,12 @@ std::vector<KvEntry> all_entries(const Ranked& ranked, uint64_t* nan) {
   return kv_entries;
 }
 
-// `value` / `by`, halves to even.
-uint64_t divide_even(uint64_t value, uint64_t by) {
-  const uint64_t whole = value / by, rest = value % by;
-  if (2 * rest != by) return whole + (2 * rest > by);
-  return whole + (whole & 1);
-}
-
 }  // namespace
 
 std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t kv_entries, uint64_t* nan) {
   std::vector<uint32_t> counts(ranked.scores.heads, 0);
   std::vector<KvEntry> all = all_entries(ranked, nan);
   count_first(&all, kv_entries, &counts);
-  return counts;
-}
-
-std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t kv_entries) {
-  std::vector<uint32_t> counts(ranked.scores.heads, 0);
-  std::vector<KvEntry> all = all_entries(ranked, nullptr);
-  if (all.empty()) return counts;
-  const uint64_t rank = std::min<uint64_t>(kv_entries == 0 ? 0 : kv_entries - 1, all.size() - 1);
-  const auto at = all.begin() + static_cast<ptrdiff_t>(rank);
-  std::nth_element(all.begin(), at, all.end(), comes_first);
-  const uint64_t threshold = at->key >> 32;  // the score without the position
-  for (const KvEntry& kv_entry : all) counts[kv_entry.head] += (kv_entry.key >> 32) > threshold;
   return counts;
 }
 
@@ -109,47 +90,6 @@ std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t saf
     for (uint32_t i = own; i < rows; ++i) others.push_back({keys[i], h});
   }
   count_first(&others, uint64_t{heads} * (keep - own), &counts);
-  return counts;
-}
-
-std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options) {
-  KVT_CHECK(options.alpha_denominator > 0 && options.alpha_numerator <= options.alpha_denominator);
-  const uint32_t heads = ranked.scores.heads, rows = ranked.scores.rows;
-  const uint32_t base = std::min(options.base, rows);
-  Ranked scaled = ranked;
-  std::vector<float> copy;
-  if (options.scale_by_mass) {
-    copy.resize(size_t{heads} * rows);
-    std::vector<float> sorted;
-    for (uint32_t h = 0; h < heads; ++h) {
-      const std::span<const float> row = ranked.scores.row(h);
-      sorted.assign(row.begin(), row.end());
-      std::sort(sorted.begin(), sorted.end(),
-                [](float a, float b) { return order_key(a, 0) > order_key(b, 0); });
-      const double best = std::accumulate(sorted.begin(), sorted.begin() + base, 0.0);
-      const double all = std::accumulate(sorted.begin(), sorted.end(), 0.0);
-      const float weight = all > 0 ? static_cast<float>(best / all) : 1.0f;
-      for (uint32_t i = 0; i < rows; ++i) copy[size_t{h} * rows + i] = row[i] * weight;
-    }
-    scaled.scores = packed_scores(copy, heads, rows);
-  }
-  std::vector<uint32_t> counts = count_flattened(scaled, uint64_t{heads} * base);
-  const uint64_t alpha = options.alpha_numerator, whole = options.alpha_denominator;
-  const uint64_t floor = alpha * base / whole;
-  for (uint32_t& count : counts) {
-    count = static_cast<uint32_t>(divide_even((whole - alpha) * count + whole * floor, whole));
-  }
-  return counts;
-}
-
-std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
-                                      uint32_t window) {
-  std::vector<uint32_t> counts;
-  counts.reserve(retrieval.size());
-  const uint64_t streaming = std::min<uint64_t>(uint64_t{sink} + window, tokens);
-  for (const uint8_t keeps_all : retrieval) {
-    counts.push_back(keeps_all != 0 ? tokens : static_cast<uint32_t>(streaming));
-  }
   return counts;
 }
 

@@ -50,13 +50,4 @@ RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forc
   return candidates;
 }
 
-std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> forced,
-                                 std::span<const uint32_t> counts, uint64_t* nan) {
-  KVT_CHECK(counts.size() == scores.heads);
-  std::vector<RowSet> out;
-  for (uint32_t h = 0; h < scores.heads; ++h)
-    out.push_back(select_rows(scores.row(h), forced, counts[h], nan));
-  return out;
-}
-
 }  // namespace kvtwin::kernels

@@ -1,7 +1,5 @@
 // Reads and writes LlmSpec as textproto.
 
-#include <google/protobuf/text_format.h>
-
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "traces/proto/model.pb.h"
@@ -138,12 +136,6 @@ Result<LlmSpec> parse_llm(std::string_view text, const std::string& where) {
   return llm;
 }
 
-std::string llm_textproto(const LlmSpec& llm) {
-  google::protobuf::TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(llm_to(llm), &text);
-  return text;
-}
+std::string llm_textproto(const LlmSpec& llm) { return textproto_file(llm_to(llm)); }
 
 }  // namespace kvtwin

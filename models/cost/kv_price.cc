@@ -29,12 +29,6 @@ uint64_t pool_page_bytes(const LlmSpec& llm, uint32_t tp, Format format, const P
   return page_bytes(format, shape) * llm.layers * llm.kv_heads_per_gpu(tp);
 }
 
-double mixed_capacity(double fraction_int2, const PageShape& shape) {
-  const double mixed = fraction_int2 * kv_entry_bytes(Format::kInt2, shape) +
-                       (1 - fraction_int2) * kv_entry_bytes(Format::kInt4, shape);
-  return kv_entry_bytes(Format::kBf16, shape) / mixed;
-}
-
 double read_rate_factor(NumberFormat format) {
   constexpr double kBf16Reached = 0.98;  // XQA sm90, page 32
   switch (format) {

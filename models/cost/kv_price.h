@@ -22,9 +22,6 @@ TensorFormat kv_tensor_format(Format format, const PageShape& shape);
 // A page of all layers and of the KV heads of one GPU.
 uint64_t pool_page_bytes(const LlmSpec& llm, uint32_t tp, Format format, const PageShape& shape);
 
-// KV entries per byte against bf16 when a fraction `fraction_int2` of them is int2 and the rest int4.
-double mixed_capacity(double fraction_int2, const PageShape& shape);
-
 // The read rate of a kernel that unpacks this format while it reads, relative to that of bf16 attention. From
 // kernels on an H200 at 32 requests x 32k tokens (docs/design/kernels.md#fp8, #int2-int4): fraction of the
 // read ceiling over bf16's 98 %. On other devices an assumption.

@@ -184,6 +184,20 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return text.empty() ? text : text + "?";
 }
 
+std::string textproto_text(const pb::Message& message) {
+  pb::TextFormat::Printer printer;
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(message, &text);
+  return text;
+}
+
+std::string textproto_file(const pb::Message& message) {
+  const pb::Descriptor& type = *message.GetDescriptor();
+  return fmt::format("# proto-file: {}\n# proto-message: {}\n", type.file()->name(), type.full_name()) +
+         textproto_text(message);
+}
+
 std::string textproto_quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -34,6 +34,11 @@ size_t first_bad_utf8(std::string_view text);
 std::string place_of_field(std::string_view text, const std::string& where,
                            const google::protobuf::Message& message, const std::string& field);
 
+// `message` as text, lists of numbers in one line.
+std::string textproto_text(const google::protobuf::Message& message);
+// The same as a file, which begins with the schema and the name of the message.
+std::string textproto_file(const google::protobuf::Message& message);
+
 // `text` as a string of a textproto, in quotes; control characters become spaces.
 std::string textproto_quoted(std::string_view text);
 

@@ -1,7 +1,6 @@
 #include "models/profiles/recall_profile.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/text_format.h>
 
 #include <algorithm>
 
@@ -95,11 +94,7 @@ std::string recall_textproto(const RecallProfile& p) {
   for (const double x : p.correction_rate) out.add_correction_rate(x);
   for (const double x : p.miss_rate) out.add_miss_rate(x);
   for (const double x : p.miss_by_step) out.add_miss_by_step(x);
-  google::protobuf::TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(out, &text);
-  return "# proto-file: traces/proto/profile.proto\n# proto-message: kvtwin.v1.RecallProfile\n" + text;
+  return textproto_file(out);
 }
 
 }  // namespace kvtwin

@@ -1,7 +1,6 @@
 // Imports RetentionProfile from .npz, and reads and writes it as textproto.
 
 #include <fmt/format.h>
-#include <google/protobuf/text_format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -229,11 +228,7 @@ std::string retention_textproto(const RetentionProfile& p, double alpha, bool sa
   for (const double x : samples ? p.samples : std::vector<double>{}) out.add_retained(x);
   out.set_alpha(alpha);
   for (const uint64_t x : to_q32(budgets(p.mu, p.sigma, alpha))) out.add_budget_q32(x);
-  google::protobuf::TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(out, &text);
-  return "# proto-file: traces/proto/profile.proto\n# proto-message: kvtwin.v1.RetentionProfile\n" + text;
+  return textproto_file(out);
 }
 
 }  // namespace kvtwin

@@ -47,34 +47,10 @@ std::string retention_textproto(const RetentionProfile& profile, double alpha, b
 
 // The fractions to reserve, [heads]: min(1, mu + alpha sigma).
 std::vector<double> budgets(std::span<const double> mu, std::span<const double> sigma, double alpha);
-// The same for contexts whose mean retained fraction is `ratio`: min(1, ratio (fraction_mu + alpha
-// fraction_sigma)). Fractions depend on the length of the context, because the window is fixed; relative
-// fractions hardly do.
-std::vector<double> fraction_budgets(const RetentionProfile& profile, double ratio, double alpha);
-// The largest alpha' <= alpha with which budgets sum to at most (1 + epsilon) * sum of mu: the
-// renormalisation of docs/design/methods/tangram.md#calibration. `mu` and `sigma` may be relative.
-double renormalised_alpha(std::span<const double> mu, std::span<const double> sigma, double alpha,
-                          double epsilon);
 
 // The mean retained fraction of a context of `tokens` if `ratio` of them is requested and `window` are always
 // retained (docs/design/methods/tangram.md#released-chunks, r_adj). `tokens` excludes sinks.
 double adjusted_ratio(double ratio, uint64_t tokens, uint64_t window);
-// The mean fraction in a profile of such a context. As above, but the window stays in the denominator and
-// `sinks` are requested too: (ratio (context + sinks) - window - sinks) / context, 0 to 1.
-double profile_mean(double ratio, uint64_t context, uint64_t window, uint64_t sinks);
-
-// Scales a profile to another mean retained fraction. Profiles exist at one ratio. A threshold that retains
-// more multiplies every head's odds r / (1 - r) by one factor t, chosen so that the mean is exactly `target`:
-//   r' = t r / (1 - r + t r),   sigma' = sigma dr'/dr, at most sqrt(r' (1 - r'))
-// Order is preserved, 0 <= r' <= 1, and r' grows with target. Heads that retain nothing or everything count
-// as kRatioEdge from the end, so that every target in (0, 1) is reached. The profile's own mean changes
-// nothing. This is an assumption and not a measurement; results that use it must say so.
-constexpr double kRatioEdge = 1e-4;
-struct Ratios {
-  std::vector<double> mu, sigma;
-};
-// REQUIRES: 0 <= target <= 1; mu is not empty.
-Ratios scaled_to_mean(std::span<const double> mu, std::span<const double> sigma, double target);
 
 // Rounded once, to nearest; 1 << 32 is 1.
 std::vector<uint64_t> to_q32(std::span<const double> fractions);

@@ -85,14 +85,4 @@ double allocated_fraction(std::span<const double> budget, std::span<const uint32
   return allocated / static_cast<double>(order.size());
 }
 
-std::vector<double> layer_stragglers(const RetentionProfile& profile) {
-  std::vector<double> out;
-  for (uint32_t layer = 0; layer < profile.layers; ++layer) {
-    const auto heads = std::span(profile.mu).subspan(size_t{layer} * profile.kv_heads, profile.kv_heads);
-    if (sum(heads) > 0)
-      out.push_back(*std::max_element(heads.begin(), heads.end()) * profile.kv_heads / sum(heads));
-  }
-  return out;
-}
-
 }  // namespace kvtwin

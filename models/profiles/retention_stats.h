@@ -36,9 +36,6 @@ std::vector<uint32_t> group_order(const RetentionProfile& profile, std::span<con
 // Allocated fraction of the full context if each group of `group` consecutive heads takes its largest budget.
 double allocated_fraction(std::span<const double> budget, std::span<const uint32_t> order, uint32_t group);
 
-// Per layer: largest mean fraction over the mean of all. Layers that retain nothing are left out.
-std::vector<double> layer_stragglers(const RetentionProfile& profile);
-
 }  // namespace kvtwin
 
 #endif  // KVTWIN_MODELS_PROFILES_RETENTION_STATS_H_

@@ -1,7 +1,6 @@
 #include "models/profiles/tag_map.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/text_format.h>
 
 #include <numeric>
 
@@ -72,11 +71,7 @@ std::string tag_map_textproto(const TagMap& map) {
     entry->set_tag(code), entry->set_tokens(loss.tokens);
     entry->set_two_bits(loss.two_bits), entry->set_four_bits(loss.four_bits);
   }
-  google::protobuf::TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(out, &text);
-  return "# proto-file: traces/proto/profile.proto\n# proto-message: kvtwin.v1.TagMap\n" + text;
+  return textproto_file(out);
 }
 
 }  // namespace kvtwin

@@ -85,13 +85,6 @@ struct Composed {
 tl::expected<Composed, Errors> compose(const Scenario& scenario,
                                        const std::function<void()>& on_session = {});
 
-// The kind of `engine`, and its index within that kind. REQUIRES: engine < options.engines.size().
-struct PlaceInKind {
-  size_t kind = 0;
-  uint32_t index = 0;
-};
-PlaceInKind place_in_kind(const Composed& composed, size_t engine);
-
 // The part of compose() that builds model, device, node, memory and engine configurations, without trace and
 // cost model.
 tl::expected<Composed, Errors> compose_engines(const Scenario& scenario);

@@ -98,11 +98,4 @@ void compose_cluster(const Scenario& scenario, Composed* out, Errors* errors) {
   if (errors->empty()) check_prefill(scenario, out, errors);
 }
 
-PlaceInKind place_in_kind(const Composed& composed, size_t engine) {
-  PlaceInKind place{0, static_cast<uint32_t>(engine)};
-  while (place.index >= composed.kinds[place.kind].engines)
-    place.index -= composed.kinds[place.kind++].engines;
-  return place;
-}
-
 }  // namespace kvtwin

@@ -89,11 +89,13 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
       return make_packed(config, memory, weights->llm());
     return cpu::PagedCache::make(memory, weights->llm());
   }
+  const auto& instruction = scenario.values.cpu().repeat_instruction();
   const cpu::CompressedConfig compressed{.core = config,
                                          .score = score_spec(scenario.values),
                                          .seed = scenario.values.seed(),
                                          .weights = trained_weights,
-                                         .ask_response = scenario.values.cpu().judge_tokens() == "response"};
+                                         .ask_response = scenario.values.cpu().judge_tokens() == "response",
+                                         .repeat_instruction = {instruction.begin(), instruction.end()}};
   if (placement_traits(config.policies.placement).uses_resident)
     return cpu::RecalledEntries::make(compressed, memory, weights, retrieved);
   return cpu::CompressedCache::make(compressed, memory, weights);

@@ -18,6 +18,8 @@
 #include "engine/methods/probe_passes.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/traits.h"
+#include "scenarios/app/compose_partition.h"
+#include "scenarios/app/formats.h"
 #include "scenarios/app/sampled_engine.h"
 #include "scenarios/load/retrieval_options.h"
 #include "scenarios/load/scorer_options.h"
@@ -44,6 +46,9 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (Result<void> ok = check_combination(scenario, config, Computes::kCuda, "the CUDA engine"); !ok)
     return ok;
+  Errors errors;  // compose() has reported them
+  if (const auto problem = cuda::check_partition(config, load_partition(scenario, llm, &errors)))
+    return make_error(scenario.where("policies.partition"), *problem, "or --backend=cpu, or --backend=sim");
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   if (precision_traits(config.policies.precision).packed()) return check_precision(scenario, config, llm);
   if (drops(config) && kind != RetrievalKind::kReadsAll) {
@@ -106,6 +111,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   if (!drops(config) && kind == RetrievalKind::kReadsAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  memory.requests_max = engine.samples_max;
   if (packs && !drops(config)) return make_packed(config, memory, &weights->llm());
   const cuda::RetrievedOptions retrieved{
       .kind = kind,
@@ -114,12 +120,17 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
+  const auto& instruction = scenario.values.cpu().repeat_instruction();
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
-                    .ask_response = scenario.values.cpu().judge_tokens() == "response"};
+                     .ask_response = scenario.values.cpu().judge_tokens() == "response",
+                     .repeat_instruction = {instruction.begin(), instruction.end()}};
+  Errors errors;  // compose() has reported them
+  options.partition = load_partition(scenario, weights->llm(), &errors);
+  options.planned = planned_fractions(config.policies, options.partition);
   if (kind != RetrievalKind::kReadsAll && !packs)
     return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);
@@ -213,7 +224,7 @@ OperationsOfStep CudaEngineBackend::operations() {
   return [this](EngineId engine, StepId step) {
     std::vector<StepOperation> out;
     for (const cuda::OperationTime& one : log_.take(engine, step))
-      out.push_back({cuda::name_of(one.operation), one.layer, one.from, one.to});
+      out.push_back({name_of(one.operation), one.layer, one.from, one.to});
     return out;
   };
 }

@@ -1,7 +1,5 @@
 #include "scenarios/app/compose_partition.h"
 
-#include <algorithm>
-
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/traits.h"
@@ -9,36 +7,28 @@
 #include "scenarios/app/formats.h"
 
 namespace kvtwin {
-namespace {
-
-using Wide = unsigned __int128;
-
-// The fractions that AOT's offline part plans each head's row with: the largest budget of the head's group,
-// in any layer, or the mean of its group in this layer (whose sum is Algorithm 1's weight).
-std::vector<Fraction> planned_fractions(const PolicySet& set, const PartitionSpec& spec,
-                                        const GroupMap& groups, const std::vector<Fraction>& held) {
+std::vector<Fraction> planned_fractions(const PolicySet& set, const PartitionSpec& spec) {
   const std::vector<Fraction> budgets =
       spec.head_budgets.empty() ? clustering_budgets(set) : spec.head_budgets;
-  if (budgets.size() != held.size()) return held;
+  if (budgets.size() != set.layout_spec.heads()) return {};
+  const GroupMap groups = make_groups(set);
+  std::vector<Fraction> out;
   const std::vector<Fraction> largest = groups.largest(budgets);
-  std::vector<Fraction> out(held.size());
   const uint32_t kv_heads = set.layout_spec.kv_heads;
-  for (uint32_t head = 0; head < held.size(); ++head) {
-    out[head] = largest[groups.group_of(head)];
+  for (uint32_t head = 0; head < budgets.size(); ++head) {
+    out.push_back(largest[groups.group_of(head)]);
     if (spec.aot_weight == AotWeight::kGroupMax) continue;
-    Wide sum = 0;
+    unsigned __int128 sum = 0;
     uint32_t members = 0;
     for (uint32_t h = head / kv_heads * kv_heads; h < (head / kv_heads + 1) * kv_heads; ++h) {
       if (groups.group_of(h) != groups.group_of(head)) continue;
       sum += budgets[h];
       ++members;
     }
-    out[head] = static_cast<Fraction>(sum / members);
+    out.back() = static_cast<Fraction>(sum / members);
   }
   return out;
 }
-
-}  // namespace
 
 std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scenario,
                                                             const Composed& composed) {
@@ -57,7 +47,7 @@ std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scen
   out.layout = set.layout_spec;
   out.held = held_fractions(set);
   const GroupMap groups = make_groups(set);
-  out.planned = planned_fractions(set, out.partition, groups, out.held);
+  out.planned = planned_fractions(set, out.partition);
   for (uint32_t head = 0; head < out.held.size(); ++head) out.groups.push_back(groups.group_of(head));
   return out;
 }

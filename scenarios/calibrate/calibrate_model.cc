@@ -40,7 +40,8 @@ tl::expected<std::unique_ptr<CalibrationModel>, Errors> CalibrationModel::make(c
   if (!contexts) return tl::unexpected(Errors{contexts.error()});
   std::vector<uint32_t> instruction;
   const uint32_t rows = scorer_spec(scenario.values.policies()).repeat_instruction;
-  for (uint32_t i = 0; i < rows; ++i) {
+  for (const uint32_t id : scenario.values.cpu().repeat_instruction()) instruction.push_back(id);
+  for (uint32_t i = 0; instruction.size() < rows; ++i) {
     const uint64_t bits = draw({scenario.values.seed(), UINT64_MAX - 1, i});
     instruction.push_back(static_cast<uint32_t>(bits % composed->llm.vocab));
   }

@@ -53,8 +53,7 @@ class CalibrationModel {
   const ModelWeights weights_;
   cpu::Forward forward_;
   const std::vector<TraceContext> contexts_;
-  const std::vector<uint32_t>
-      instruction_;  // KVzip's repeat instruction; drawn, because there is no tokenizer
+  const std::vector<uint32_t> instruction_;  // KVzip's: the scenario's ids, or drawn
   std::map<const kernels::ScorerDefinition*, cpu::ScorerWeights> scorer_weights_;
 };
 

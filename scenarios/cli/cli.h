@@ -63,7 +63,8 @@ void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite
 // Replaces common spellings by this tool's: -h and help [COMMAND] by --help, -V and version by --version.
 std::vector<std::string> usual_words(std::vector<std::string> words);
 
-// The hand-written help of a command; "" if it has none. `command` "" is kvtwin itself.
+// The hand-written help of a command, which stands in docs/reference/cli.md; "" if it has none. `command` ""
+// is kvtwin itself.
 std::string help_text(const std::string& command);
 
 }  // namespace kvtwin

@@ -170,6 +170,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--questions", request.questions);
   command->add_option("--tokens", request.tokens);
   command->add_option("--per-session", request.per_session);
+  command->add_flag("--drop-turns", request.drop_turns);
   command->add_option("--seed", request.seed);
   command->add_option("--out", request.out);
   command->add_option("--backend", arguments->backends);

@@ -57,8 +57,7 @@ int run_import(ModelImport options) {
   }
   llm->name = options.name;
   llm->source = options.source.empty() ? options.config : options.source;
-  const std::string text =
-      "# proto-file: traces/proto/model.proto\n# proto-message: kvtwin.v1.LlmSpec\n" + llm_textproto(*llm);
+  const std::string text = llm_textproto(*llm);
   if (options.out.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;

@@ -36,6 +36,9 @@ int run_make_task(const TaskArguments& arguments) {
   if (arguments.out.empty() == arguments.arrays.empty())
     return complain(Error{"--out", arguments.out.empty() ? "is missing" : "cannot be combined with --arrays",
                           "--out=FILE writes a trace, --arrays=PREFIX arrays for training"});
+  if (!arguments.arrays.empty() && arguments.options.drop_turns)
+    return complain(Error{"--drop-turns", "cannot be combined with --arrays",
+                          "a row of an array is a session whose history grows"});
   if (!arguments.arrays.empty()) {
     TaskArrays arrays(arguments.arrays, arguments.options.tokens);
     if (auto good = make_task(arguments.options, &arrays); !good) return complain(good.error());
@@ -71,6 +74,8 @@ void add_trace_task_command(CLI::App& trace, int* exit_status) {
   command->add_option("--sessions", options.sessions, "how many")->capture_default_str();
   command->add_option("--questions", options.questions, "of a session, if they fit")->capture_default_str();
   command->add_option("--tokens", options.tokens, "of a session, at most")->capture_default_str();
+  command->add_flag("--drop-turns", options.drop_turns,
+                    "a turn's question and answer leave the context when it ends; not with --arrays");
   command->add_option("--split", options.split, "train or test, which never have the same draws")
       ->capture_default_str();
   command->add_option("--seed", options.seed, "seed of the draw")->capture_default_str();

@@ -105,7 +105,8 @@ Result<const TaskTrace*> TaskTraces::of(const std::string& task) {
                       .sessions = 10,
                       .seed = request_.seed,
                       .tokens = request_.tokens,
-                      .questions = request_.per_session};
+                      .questions = request_.per_session,
+                      .drop_turns = request_.drop_turns};
   TaskKey probe;
   if (Result<void> ok = make_task(options, &probe); !ok) return tl::unexpected<Error>(ok.error());
   options.sessions =
@@ -140,8 +141,9 @@ Result<std::vector<Cell>> plan_entries(const EvaluateRequest& request, TaskTrace
         cell.row.policy = fs::path(path).stem().string();
         cell.row.task = task, cell.row.budget = budget;
         cell.row.model = model;
-        cell.row.asked = fmt::format("tokens={} per_session={} seed={}", request.tokens, request.per_session,
-                                     request.seed);
+        cell.row.asked =
+            fmt::format("tokens={} per_session={} seed={}{}", request.tokens, request.per_session,
+                        request.seed, request.drop_turns ? " turns=dropped" : "");
         cell.scenario = path;
         const fs::path folder = fs::path(request.out) / "cells";
         cell.file = (folder / fmt::format("{}.{}.{}.json", cell.row.policy, budget, task)).string();

@@ -31,6 +31,7 @@ struct EvaluateRequest {
   uint32_t questions = 100;       // fewest scored questions of a cell
   uint32_t tokens = 384;          // of a session
   uint32_t per_session = 4;
+  bool drop_turns = false;  // TaskOptions::drop_turns
   uint64_t seed = 1;
   std::vector<std::string> backends = {"cpu"};  // cpu, cuda
   uint32_t batch = 0;                           // concurrent sessions; 0: 8, with the limits of the files

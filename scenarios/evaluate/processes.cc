@@ -31,6 +31,7 @@ std::vector<std::string> words_of(const EvaluateRequest& request) {
   out.push_back(fmt::format("--questions={}", request.questions));
   out.push_back(fmt::format("--tokens={}", request.tokens));
   out.push_back(fmt::format("--per-session={}", request.per_session));
+  if (request.drop_turns) out.emplace_back("--drop-turns");
   out.push_back(fmt::format("--seed={}", request.seed));
   if (request.batch > 0) out.push_back(fmt::format("--batch={}", request.batch));
   for (const std::string& set : request.sets) out.push_back(fmt::format("--set={}", set));

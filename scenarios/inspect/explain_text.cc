@@ -107,6 +107,13 @@ std::string table(const ExplainedStep& step, const std::string& title) {
   return out;
 }
 
+// The operations that the CUDA engine starts, and this one prices; kernels that have no rows included.
+std::string starts_of(const StepGraph& graph, OpId id) {
+  std::vector<std::string_view> names;
+  for (const ListedOperation& part : graph.parts(id)) names.emplace_back(name_of(part.kind));
+  return fmt::format("{}", fmt::join(names, "; "));
+}
+
 // One operation as names and values; `quote` encloses text.
 std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep& step, uint32_t i,
                                                              std::string_view quote) {
@@ -119,6 +126,7 @@ std::vector<std::pair<std::string_view, std::string>> record(const ExplainedStep
   return {{"operation", text(name_of(op.kind))},
           {"layer", op.layer == kNoLayer ? none : fmt::to_string(op.layer)},
           {"stream", text(graph.streams()[static_cast<size_t>(op.stream)])},
+          {"starts", text(starts_of(graph, OpId{i}))},
           {"happens", graph.absent(OpId{i}) ? "false" : "true"},
           {"predicated", op.outcome == kAlways ? "false" : "true"},
           {"required", op.required ? "true" : "false"},

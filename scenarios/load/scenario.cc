@@ -349,11 +349,7 @@ std::string resolved_textproto(const Scenario& scenario) {
   for (v1::EngineKind& kind : *out.mutable_engines()->mutable_further()) {
     if (is_catalog_path(kind.node())) kind.set_node(anchor(kind.node()));
   }
-  pb::TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(out, &text);
-  return "# proto-file: traces/proto/scenario.proto\n# proto-message: kvtwin.v1.Scenario\n" + text;
+  return textproto_file(out);
 }
 
 }  // namespace kvtwin

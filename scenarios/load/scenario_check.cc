@@ -180,6 +180,14 @@ void check_backend(const v1::Scenario& values, ScenarioChecker* check) {
                "judge_tokens: \"response\" needs the response before it is generated, but decode is greedy",
                "decode: \"forced\", or judge_tokens: \"soft\"");
   }
+  const int ids = values.cpu().repeat_instruction_size();
+  const uint32_t tokens = scorer_spec(values.policies()).repeat_instruction;
+  if (ids > 0 && static_cast<uint32_t>(ids) != tokens) {
+    check->add("cpu.repeat_instruction",
+               fmt::format("repeat_instruction has {} token ids, and scorer_options.repeat_instruction is {}",
+                           ids, tokens),
+               fmt::format("scorer_options.repeat_instruction: {}", ids));
+  }
 }
 
 // Checks the settings that replay the outcomes of another run.

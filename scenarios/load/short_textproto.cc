@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "models/files/textproto.h"
+
 namespace kvtwin {
 namespace {
 
@@ -52,11 +54,7 @@ std::string short_textproto(const Scenario& scenario) {
   if (!scenario.places.contains("clock")) shortened.clear_clock();
   clear_equal(&shortened, default_scenario(values.limits().preset()));
   if (!values.limits().preset().empty()) shortened.mutable_limits()->set_preset(values.limits().preset());
-  TextFormat::Printer printer;
-  printer.SetUseShortRepeatedPrimitives(true);
-  std::string text;
-  printer.PrintToString(shortened, &text);
-  return text;
+  return textproto_text(shortened);
 }
 
 }  // namespace kvtwin

@@ -71,10 +71,12 @@ bool flashinfer(const v1::Scenario& v) { return partition(v) == PartitionKind::k
 bool aot(const v1::Scenario& v) { return partition(v) == PartitionKind::kAotFractions; }
 bool computed(const v1::Scenario& v) { return v.backend() != "sim"; }
 bool wall_clock(const v1::Scenario& v) { return v.clock() == "wall"; }
-bool probes(const v1::Scenario& v) {
+bool scores_by(const v1::Scenario& v, kernels::ScoreSource source) {
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(v.policies().scorer());
-  return computed(v) && scorer != nullptr && scorer->source == kernels::ScoreSource::kProbes;
+  return computed(v) && scorer != nullptr && scorer->source == source;
 }
+bool probes(const v1::Scenario& v) { return scores_by(v, kernels::ScoreSource::kProbes); }
+bool repeats(const v1::Scenario& v) { return scores_by(v, kernels::ScoreSource::kRepeats); }
 bool cuda(const v1::Scenario& v) { return v.backend() == "cuda"; }
 
 struct Row {
@@ -142,6 +144,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"cpu.scorer_weights", computed, "backend", "cpu"},
     {"cpu.sleep", wall_clock, "clock", "wall"},
     {"cpu.judge_tokens", probes, "policies.scorer", "judge_q"},
+    {"cpu.repeat_instruction", repeats, "policies.scorer", "kvzip"},
     {"cuda.timings", cuda, "backend", "cuda"},
 });
 

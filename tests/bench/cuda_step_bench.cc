@@ -120,20 +120,20 @@ class Server {
 };
 
 // Microseconds per step of each kind of operation, medians over steps.
-std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
-                                                 uint32_t requests, uint32_t context, uint32_t rows,
-                                                 const Retained& retained) {
+std::array<double, kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
+                                           uint32_t requests, uint32_t context, uint32_t rows,
+                                           const Retained& retained) {
   cuda::OperationLog log(true);
   Server server(model, llm, requests, context, rows, &log, retained);
-  std::array<std::vector<double>, cuda::kOperations> seen;
+  std::array<std::vector<double>, kOperations> seen;
   for (uint32_t i = 0; i < kSteps; ++i) {
     server.step();
-    std::array<double, cuda::kOperations> sum{};
+    std::array<double, kOperations> sum{};
     for (const cuda::OperationTime& one : log.take({}, StepId{i + 1}))
       sum[static_cast<size_t>(one.operation)] += static_cast<double>(one.to.ns - one.from.ns) / 1e3;
     for (size_t kind = 0; kind < sum.size() && i >= kWarm; ++kind) seen[kind].push_back(sum[kind]);
   }
-  std::array<double, cuda::kOperations> out{};
+  std::array<double, kOperations> out{};
   for (size_t kind = 0; kind < out.size(); ++kind) out[kind] = median(seen[kind]);
   return out;
 }
@@ -194,16 +194,15 @@ void step(benchmark::State& state, const char* name, uint32_t requests, uint32_t
     const auto each = operations(model, llm, requests, context, rows, retained);
     double sum = 0, main = 0;
     for (size_t kind = 0; kind < each.size(); ++kind) {
-      const auto operation = static_cast<cuda::Operation>(kind);
+      const auto operation = static_cast<Operation>(kind);
       sum += each[kind];
-      const bool product = operation == cuda::Operation::kQkv ||
-                           operation == cuda::Operation::kAttentionOut ||
-                           operation == cuda::Operation::kGateUp || operation == cuda::Operation::kDown ||
-                           operation == cuda::Operation::kLogits;
-      if (product || operation == cuda::Operation::kDecodeAttention ||
-          operation == cuda::Operation::kChunkAttention)
+      const bool product = operation == Operation::kQkv || operation == Operation::kAttentionOut ||
+                           operation == Operation::kGateUp || operation == Operation::kDown ||
+                           operation == Operation::kLogits;
+      if (product || operation == Operation::kDecodeAttention || operation == Operation::kChunkAttention ||
+          operation == Operation::kPackedAttention)
         main += each[kind];
-      state.counters[std::string("us ") + cuda::name_of(operation)] = each[kind];
+      state.counters[std::string("us ") + name_of(operation)] = each[kind];
     }
     state.counters["us floor"] = floor_s(llm, requests, context, rows, retained) * 1e6;
     state.counters["us operations"] = sum;

@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "engine/steps/step_graph_templates.h"
 #include "sim/sim_backend.h"
+#include "tests/support/decode_step.h"
 #include "tests/unit/sim/script.h"
 
 using namespace kvtwin;

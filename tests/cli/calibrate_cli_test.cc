@@ -1,13 +1,6 @@
 // kvtwin calibrate policy and inspect-policy: profiles measured on real data, and scenarios that use them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <cmath>
-#include <map>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/cli/program.h"
 
@@ -18,8 +11,8 @@ namespace {
 const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/shipped/search_tiny.textproto";
 constexpr char kSnapkv[] = "--set=policies.scorer=snapkv";
 
-std::vector<std::string> calibrate(const std::string& what, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"calibrate", "policy", what, kScenario};
+Words calibrate(const std::string& what, const Words& more) {
+  Words words = {"calibrate", "policy", what, kScenario};
   // Few contexts, unless the test gives a number.
   for (const std::string few : {"--contexts=3", "--context-max=1100"}) {
     const std::string name = few.substr(0, few.find('=') + 1);
@@ -27,28 +20,25 @@ std::vector<std::string> calibrate(const std::string& what, const std::vector<st
         std::any_of(more.begin(), more.end(), [&](const auto& word) { return word.starts_with(name); });
     if (!given) words.push_back(few);
   }
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+  return words + more;
 }
 
-std::vector<std::string> simulate(const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"run", kScenario, "--quiet", "--no-write", "--format=jsonl"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+Words simulate(const Words& more) {
+  return Words{"run", kScenario, "--quiet", "--no-write", "--format=jsonl"} + more;
 }
 
 // The command line of a run that retains by a profile.
-std::vector<std::string> reserved(const std::string& profile, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {kSnapkv,
-                                    "--set=policies.scorer_options.compression_trigger=chunk_end",
-                                    "--set=policies.budget=reserved",
-                                    "--set=policies.layout=ragged",
-                                    "--set=policies.identity=none",
-                                    "--set=limits.prefix_cache=false",
-                                    "--set=limits.step_tokens_max=4096",
-                                    "--set=policies.layout_options.heads_per_group=2",
-                                    "--set=policies.budget_options.profile=" + profile};
-  words.insert(words.end(), more.begin(), more.end());
+Words reserved(const std::string& profile, const Words& more) {
+  const Words words = Words{kSnapkv,
+                            "--set=policies.scorer_options.compression_trigger=chunk_end",
+                            "--set=policies.budget=reserved",
+                            "--set=policies.layout=ragged",
+                            "--set=policies.identity=none",
+                            "--set=limits.prefix_cache=false",
+                            "--set=limits.step_tokens_max=4096",
+                            "--set=policies.layout_options.heads_per_group=2",
+                            "--set=policies.budget_options.profile=" + profile} +
+                      more;
   return simulate(words);
 }
 
@@ -75,9 +65,9 @@ std::vector<double> list_of(const std::string& text, const std::string& name) {
 TEST_CASE("calibrate cli: budgets retain the requested ratio, reproducibly, and a scenario runs on them") {
   const Folder folder;
   const std::string file = folder.file("budgets.textproto");
-  const Outcome made = run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3", "--out=" + file}));
-  REQUIRE_MESSAGE(made.status == 0, made.err);
-  CHECK(made.out.find("reserved / kept") != std::string::npos);
+  const Outcome made =
+      succeeded(run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3", "--out=" + file})));
+  CHECK(made.printed("reserved / kept"));
   const std::string text = folder.read("budgets.textproto");
   CHECK(text == run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3"})).out);
   CHECK(text.find("\nkept:") == std::string::npos);
@@ -93,19 +83,16 @@ TEST_CASE("calibrate cli: budgets retain the requested ratio, reproducibly, and 
   CHECK(list_of(text, "fraction_mu").size() == 8);
   CHECK(list_of(text, "budget_q32").size() == 8);
 
-  const Outcome ran = run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"}));
-  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  const Outcome ran = succeeded(run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"})));
   CHECK(value_of(ran.out, "requests_finished") == "51");
   CHECK(value_of(ran.out, "requests_rejected") == "0");
-  const Outcome fractions = run_kvtwin(folder, reserved(file, {"--set=policies.budget_options.relative=true",
-                                                               "--set=policies.budget_options.ratio=0.5"}));
-  REQUIRE_MESSAGE(fractions.status == 0, fractions.err);
+  const Outcome fractions =
+      succeeded(run_kvtwin(folder, reserved(file, {"--set=policies.budget_options.relative=true",
+                                                   "--set=policies.budget_options.ratio=0.5"})));
   CHECK(value_of(fractions.out, "decisions") != value_of(ran.out, "decisions"));
   // The profile's content is an input of the run.
   const std::string other = folder.file("other.textproto");
-  REQUIRE(
-      run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})).status ==
-      0);
+  succeeded(run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})));
   const Outcome changed = run_kvtwin(folder, reserved(other, {"--set=simulation.retained=profile"}));
   CHECK(value_of(changed.out, "inputs") != value_of(ran.out, "inputs"));
 }
@@ -113,12 +100,10 @@ TEST_CASE("calibrate cli: budgets retain the requested ratio, reproducibly, and 
 TEST_CASE(
     "calibrate cli: one threshold over all layers moves KV entries between layers, one per layer does not") {
   const Folder folder;
-  const auto layer_means = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"--set=policies.scorer=kvzip",
-                                      "--set=policies.scorer_options.repeat_tokens=256"};
-    words.insert(words.end(), more.begin(), more.end());
-    const Outcome made = run_kvtwin(folder, calibrate("budgets", words));
-    REQUIRE_MESSAGE(made.status == 0, made.err);
+  const auto layer_means = [&](const Words& more) {
+    const Words words =
+        Words{"--set=policies.scorer=kvzip", "--set=policies.scorer_options.repeat_tokens=256"} + more;
+    const Outcome made = succeeded(run_kvtwin(folder, calibrate("budgets", words)));
     const std::vector<double> mu = list_of(made.out, "mu");
     std::vector<double> out;
     for (size_t i = 0; i < mu.size(); i += 2) out.push_back((mu[i] + mu[i + 1]) / 2);
@@ -139,38 +124,34 @@ TEST_CASE(
 TEST_CASE("calibrate cli: retention stores the fractions of every context, and is read back") {
   const Folder folder;
   const std::string file = folder.file("retention.textproto");
-  const Outcome made = run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file}));
-  REQUIRE_MESSAGE(made.status == 0, made.err);
+  const Outcome made = succeeded(run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file})));
   const std::string text = folder.read("retention.textproto");
   const std::vector<double> kept = list_of(text, "retained"), mu = list_of(text, "mu");
   REQUIRE(kept.size() == 3 * 8);
   for (size_t h = 0; h < 8; ++h) CHECK((kept[h] + kept[8 + h] + kept[16 + h]) / 3 == doctest::Approx(mu[h]));
-  CHECK(run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"})).status == 0);
+  succeeded(run_kvtwin(folder, reserved(file, {"--set=simulation.retained=profile"})));
 }
 
 TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   const Folder folder;
   const std::string file = folder.file("tags.textproto");
-  const auto words = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"--rows=8", "--layers=2"};
-    all.insert(all.end(), more.begin(), more.end());
+  const auto words = [&](const Words& more) {
+    const Words all = Words{"--rows=8", "--layers=2"} + more;
     return calibrate("precision", all);
   };
-  const Outcome made = run_kvtwin(folder, words({"--bits=2.7", "--out=" + file}));
-  REQUIRE_MESSAGE(made.status == 0, made.err);
-  CHECK(made.out.find("current text inst") != std::string::npos);
+  const Outcome made = succeeded(run_kvtwin(folder, words({"--bits=2.7", "--out=" + file})));
+  CHECK(made.printed("current text inst"));
   const std::string text = folder.read("tags.textproto");
   CHECK(text == run_kvtwin(folder, words({"--bits=2.7"})).out);
   CHECK(list_of(text, "two_bit_order").size() == 56);
   // Every tag that occurs loses less with 4 bits; with a budget of 4 bits no tag has 2.
   const Outcome all = run_kvtwin(folder, words({"--bits=4", "--out=" + folder.file("all.textproto")}));
-  CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
+  CHECK(all.printed("2 bits: 0.0 % of the tokens"));
   const Outcome none = run_kvtwin(folder, words({"--bits=2", "--out=" + folder.file("none.textproto")}));
-  CHECK(none.out.find("2 bits: 100.0 % of the tokens") != std::string::npos);
+  CHECK(none.printed("2 bits: 100.0 % of the tokens"));
   // A map that is blind to an axis has equal bits along it.
   const auto bits = [&](const std::string& blind) {
-    const Outcome done = run_kvtwin(folder, words({"--bits=3", "--blind=" + blind}));
-    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Outcome done = succeeded(run_kvtwin(folder, words({"--bits=3", "--blind=" + blind})));
     std::vector<bool> out(56, false);
     for (const double tag : list_of(done.out, "four_bit_tags")) out.at(static_cast<size_t>(tag)) = true;
     CHECK(list_of(done.out, "two_bit_order").size() == 56);
@@ -182,23 +163,20 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
     CHECK(no_meaning[tag] == no_meaning[tag - tag % 7]);
   }
   CHECK(bits("none") != no_meaning);
-  const Outcome ran =
+  const Outcome ran = succeeded(
       run_kvtwin(folder, simulate({"--set=policies.precision=triaxial", "--set=memory.page_tokens=32",
                                    "--set=policies.precision_options.ageing=forecast",
-                                   "--set=policies.precision_options.tag_map=" + file}));
-  CHECK_MESSAGE(ran.status == 0, ran.err);
+                                   "--set=policies.precision_options.tag_map=" + file})));
 }
 
 TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run reproduces") {
   const Folder folder;
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/freekv.textproto";
   const std::string file = folder.file("recall.textproto");
-  const std::vector<std::string> words = {"calibrate", "policy",       "retrieval",
-                                          scenario,    "--contexts=2", "--steps=24"};
-  std::vector<std::string> with_out = words;
+  const Words words = {"calibrate", "policy", "retrieval", scenario, "--contexts=2", "--steps=24"};
+  Words with_out = words;
   with_out.push_back("--out=" + file);
-  const Outcome made = run_kvtwin(folder, with_out);
-  REQUIRE_MESSAGE(made.status == 0, made.err);
+  const Outcome made = succeeded(run_kvtwin(folder, with_out));
   const std::string text = folder.read("recall.textproto");
   CHECK(text == run_kvtwin(folder, words).out);
   const std::vector<double> tau = list_of(text, "tau"), rates = list_of(text, "correction_rate"),
@@ -218,66 +196,51 @@ TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulate
     missed += misses[l] / 3;
   }
   CHECK(tau[20] == 0);
-  const std::vector<std::string> run = {"run",
-                                        scenario,
-                                        "--backend=sim",
-                                        "--no-write",
-                                        "--quiet",
-                                        "--format=jsonl",
-                                        "--set=simulation.retrieval.outcomes=profile",
-                                        "--set=simulation.retrieval.profile=" + file};
-  const Outcome ran = run_kvtwin(folder, run);
-  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  const Words run = {"run",
+                     scenario,
+                     "--backend=sim",
+                     "--no-write",
+                     "--quiet",
+                     "--format=jsonl",
+                     "--set=simulation.retrieval.outcomes=profile",
+                     "--set=simulation.retrieval.profile=" + file};
+  const Outcome ran = succeeded(run_kvtwin(folder, run));
   CHECK(std::stod(value_of(ran.out, "retrieval_correction_rate")) ==
         doctest::Approx(corrected).epsilon(0.15));
   CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
   // The CPU engine has the same rates; it reads only the pages that it selected.
-  const Outcome natural = run_kvtwin(folder, {"run", scenario, "--backend=cpu", "--clock=virtual",
-                                              "--no-write", "--quiet", "--format=jsonl"});
-  REQUIRE_MESSAGE(natural.status == 0, natural.err);
+  const Outcome natural = succeeded(run_kvtwin(folder, {"run", scenario, "--backend=cpu", "--clock=virtual",
+                                                        "--no-write", "--quiet", "--format=jsonl"}));
   for (const char* rate : {"retrieval_correction_rate", "retrieval_miss_rate"})
     CHECK(std::stod(value_of(ran.out, rate)) ==
           doctest::Approx(std::stod(value_of(natural.out, rate))).epsilon(0.1));
-  std::vector<std::string> always = run;
-  always.push_back("--set=policies.retrieval_options.tau=1.5");
-  CHECK(value_of(run_kvtwin(folder, always).out, "retrieval_correction_rate") == "1.0");
-  std::vector<std::string> problem = run;
+  const Outcome always = run_kvtwin(folder, run + Words{"--set=policies.retrieval_options.tau=1.5"});
+  CHECK(value_of(always.out, "retrieval_correction_rate") == "1.0");
+  Words problem = run;
   problem[6] = "--set=simulation.retrieval.outcomes=fixed";
   CHECK(run_kvtwin(folder, problem).said("a profile is not read with outcomes fixed"));
-  std::vector<std::string> other = run;
-  other.push_back("--set=model.name=llama-3.1-8b");
-  CHECK(run_kvtwin(folder, other)
+  CHECK(run_kvtwin(folder, run + Words{"--set=model.name=llama-3.1-8b"})
             .said("freekv-llama-4x256 has 4 layers of 2 KV heads, llama-3.1-8b has 32 of 8"));
 }
 
 TEST_CASE("inspect cli: the oracle hits everything, random hits by chance, larger budgets lose less") {
   const Folder folder;
-  const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
-                                          "--context-max=1100", "--budgets=64,256", "--response=16",
-                                          "--error-tokens=4"};
-  const auto inspect = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), words.begin(), words.end());
-    return run_kvtwin(folder, more);
-  };
-  const Outcome csv = inspect({"--scorers=oracle,snapkv,knorm,random", "--format=csv"});
-  REQUIRE_MESSAGE(csv.status == 0, csv.err);
+  const Words words = {"inspect-policy",   kScenario,       "--contexts=3",    "--context-max=1100",
+                       "--budgets=64,256", "--response=16", "--error-tokens=4"};
+  const auto inspect = [&](const Words& more) { return run_kvtwin(folder, words + more); };
+  const Outcome csv = succeeded(inspect({"--scorers=oracle,snapkv,knorm,random", "--format=csv"}));
   CHECK(csv.out == inspect({"--scorers=oracle,snapkv,knorm,random", "--format=csv"}).out);
-  std::istringstream lines(csv.out);
-  std::string line;
-  std::getline(lines, line);
-  CHECK(line == "scorer,budget,layer,contexts,hit_rate,floor,error");
+  CHECK(csv.out.starts_with("scorer,budget,layer,contexts,hit_rate,floor,error\n"));
   struct Sum {
     double hits = 0, floor = 0, error = 0;
     int rows = 0;
   };
   std::map<std::pair<std::string, int>, Sum> sums;
-  while (std::getline(lines, line)) {
-    std::istringstream in(line);
-    std::vector<std::string> fields;
-    for (std::string field; std::getline(in, field, ',');) fields.push_back(field);
-    REQUIRE(fields.size() == 7);
-    Sum& sum = sums[{fields[0], std::stoi(fields[1])}];
-    sum.hits += std::stod(fields[4]), sum.floor += std::stod(fields[5]), sum.error += std::stod(fields[6]);
+  for (const CsvRow& row : csv_rows(csv.out)) {
+    Sum& sum = sums[{row.at("scorer"), std::stoi(row.at("budget"))}];
+    sum.hits += std::stod(row.at("hit_rate"));
+    sum.floor += std::stod(row.at("floor"));
+    sum.error += std::stod(row.at("error"));
     ++sum.rows;
   }
   REQUIRE(sums.size() == 8);
@@ -294,54 +257,26 @@ TEST_CASE("inspect cli: the oracle hits everything, random hits by chance, large
     CHECK(sums[{scorer, 64}].error > sums[{scorer, 256}].error);
   }
   const Outcome table = inspect({"--scorers=oracle,random"});
-  CHECK(table.out.find("100.00 % +-  0.00") != std::string::npos);
+  CHECK(table.printed("100.00 % +-  0.00"));
   const size_t random = table.out.find("\n  random ");
   REQUIRE(random != std::string::npos);
   const double margin = std::stod(table.out.substr(table.out.find("+-", random) + 2));
   CHECK((margin > 0 && margin < 10));
-  CHECK(table.out.find("weights drawn from seed 42") != std::string::npos);
+  CHECK(table.printed("weights drawn from seed 42"));
   const Outcome json = inspect({"--scorers=random", "--format=json"});
   CHECK(json.out.find("[{\"scorer\":\"random\",\"budget\":64,\"layer\":0,\"contexts\":3,\"hit_rate\":0.") ==
         0);
 }
 
-TEST_CASE("calibrate and inspect cli: errors name the remedy") {
+TEST_CASE("calibrate cli: a profile that does not belong to the scenario is refused") {
   const Folder folder;
-  folder.write("requests.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
-  const std::string azure = "--set=trace.path=" + folder.file("requests.csv"),
-                    format = "--set=trace.format=azure";
   const std::string file = folder.file("p.textproto");
-  REQUIRE(run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + file})).status ==
-          0);
-  std::vector<std::string> inspect = {"inspect-policy", kScenario, "--contexts=1", "--context-max=1100"};
-  const auto inspected = [&](const std::string& one) {
-    std::vector<std::string> words = inspect;
-    words.push_back(one);
-    return words;
-  };
+  folder.write("requests.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
+  succeeded(run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + file})));
   const struct {
-    std::vector<std::string> words;
+    Words words;
     std::string message;
   } rows[] = {
-      {calibrate("budgets", {}), "policies.scorer: scorer none cannot be calibrated; it ranks nothing"},
-      {calibrate("budgets", {"--set=policies.scorer=intent_residual"}),
-       "scorer intent_residual cannot be calibrated; its residual looks at what earlier turns"},
-      {calibrate("budgets", {kSnapkv, "--ratio=0"}), "--ratio: is 0; more than 0, at most 1"},
-      {calibrate("budgets", {kSnapkv, "--contexts=0"}), "--contexts: is 0; 1 to 65,536"},
-      {calibrate("budgets", {kSnapkv, "--context-min=1101"}),
-       "--context-min: is 1101; 1 to --context-max, which is 1100"},
-      {calibrate("budgets", {kSnapkv, "--context-max=40"}),
-       "none of 51 requests has a prompt of 37 to 40 tokens"},
-      {calibrate("budgets", {kSnapkv, "--set=model.name=gpt-oss-20b"}), "is not computed"},
-      {calibrate("precision", {azure, format}), "has no roles of tokens"},
-      {calibrate("precision", {"--set=policies.precision_options.group=48"}),
-       "group is 48, the head dimension of llama-4x256 is 64"},
-      {calibrate("precision", {"--bits=5"}), "--bits: is 5; 2 to 4"},
-      {calibrate("precision", {"--blind=modal"}), "--blind: is \"modal\"; none, temporal or semantic"},
-      {calibrate("retrieval", {}), "policies.retrieval: retrieval all chooses no pages"},
-      {calibrate("retrieval", {"--set=policies.retrieval=freekv", "--set=memory.page_tokens=32"}),
-       "no context has two steps with more than 32 pages"},
-      {calibrate("precison", {}), "did you mean \"precision\"?"},
       {reserved(file, {"--set=policies.budget_options.ratio=0.5"}),
        "ratio is 0.5, knorm-llama-4x256 was made at 0.3"},
       {reserved(file, {"--set=policies.budget_options.mean=0.5"}),
@@ -350,17 +285,6 @@ TEST_CASE("calibrate and inspect cli: errors name the remedy") {
       {reserved(folder.file("requests.csv"), {}), "policies.budget_options.profile"},
       {reserved(file, {"--set=model.name=llama-3.1-8b", "--set=memory.gpu_pages=20000"}),
        "knorm-llama-4x256 has 4 layers of 2 KV heads, the engine has 32 of 8"},
-      {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},
-      {inspected("--scorers=intent_residual"), "intent_residual cannot be inspected"},
-      {inspected("--budgets=64,x"), "--budgets: \"x\" is not a budget"},
-      {inspected("--budgets=100000"), "100000 KV entries hold every context"},
-      {inspected("--response=0"), "--response: is 0"},
   };
-  for (const auto& row : rows) {
-    CAPTURE(row.message);
-    const Outcome outcome = run_kvtwin(folder, row.words);
-    CHECK(outcome.status == 2);
-    CHECK(outcome.out.empty());
-    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
-  }
+  for (const auto& row : rows) check_refused(run_kvtwin(folder, row.words), row.message);
 }

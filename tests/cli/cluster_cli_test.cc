@@ -1,10 +1,8 @@
 // Clusters on the command line: engines of several kinds, separated prefill and decode, prices.
 
 #include <fstream>
-#include <sstream>
 
 #include "tests/cli/program.h"
-#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 
@@ -12,8 +10,8 @@ namespace {
 
 const std::string kClusterScenario = source_dir() + "/scenarios/shipped/coding_agents_small.textproto";
 
-std::string run_line(const Folder& folder, std::vector<std::string> sets, int status = 0) {
-  std::vector<std::string> words = {"run", kClusterScenario, "--no-write", "--quiet", "--format=jsonl"};
+std::string run_line(const Folder& folder, Words sets, int status = 0) {
+  Words words = {"run", kClusterScenario, "--no-write", "--quiet", "--format=jsonl"};
   for (const std::string& set : sets) words.push_back("--set=" + set);
   const Outcome run = run_kvtwin(folder, words);
   CHECK_MESSAGE(run.status == status, run.err);
@@ -24,19 +22,17 @@ std::string run_line(const Folder& folder, std::vector<std::string> sets, int st
 
 TEST_CASE("cluster: without a router, requests of sessions go to the engine that holds their prefix") {
   const Folder folder;
-  const auto run = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"run",
-                                      source_dir() + "/scenarios/shipped/coding_agents_small.textproto",
-                                      "--no-write",
-                                      "--quiet",
-                                      "--format=jsonl",
-                                      "--set=engines.count=2",
-                                      "--set=hardware.nodes=0",
-                                      "--set=replay.sessions_max=6"};
-    words.insert(words.end(), more.begin(), more.end());
-    const Outcome outcome = run_kvtwin(folder, words);
-    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-    return outcome.out;
+  const auto run = [&](const Words& more) {
+    const Words words = Words{"run",
+                              source_dir() + "/scenarios/shipped/coding_agents_small.textproto",
+                              "--no-write",
+                              "--quiet",
+                              "--format=jsonl",
+                              "--set=engines.count=2",
+                              "--set=hardware.nodes=0",
+                              "--set=replay.sessions_max=6"} +
+                        more;
+    return succeeded(run_kvtwin(folder, words)).out;
   };
   const std::string unstated = run({}), aware = run({"--set=engines.routing=prefix_aware"}),
                     turns = run({"--set=engines.routing=round_robin"});
@@ -51,8 +47,8 @@ TEST_CASE("cluster: without a router, requests of sessions go to the engine that
 TEST_CASE(
     "cluster: separated prefill and decode: every request once, tokens conserved, recorded and replayed") {
   const Folder folder;
-  const std::vector<std::string> sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
-                                         "engines.routing=prefix_aware"};
+  const Words sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
+                      "engines.routing=prefix_aware"};
   const std::string together = run_line(folder, {}), apart = run_line(folder, sets);
   for (const char* conserved :
        {"requests", "requests_finished", "prompt_tokens", "output_tokens", "sessions"}) {
@@ -66,23 +62,18 @@ TEST_CASE(
                        json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
                        json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
   CHECK(parts == doctest::Approx(json_number(apart, "time_latency_s")).epsilon(1e-9));
-  std::vector<std::string> words = {"run", kClusterScenario, "--record", "--quiet",
-                                    "--out=" + folder.file("r")};
+  Words words = {"run", kClusterScenario, "--record", "--quiet", "--out=" + folder.file("r")};
   for (const std::string& set : sets) words.push_back("--set=" + set);
-  const Outcome recorded = run_kvtwin(folder, words);
-  REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
-  CHECK(recorded.out.find("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)) !=
-        std::string::npos);
-  const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("r")});
-  CHECK_MESSAGE(replayed.status == 0, replayed.err);
+  const Outcome recorded = succeeded(run_kvtwin(folder, words));
+  CHECK(recorded.printed("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)));
+  const Outcome replayed = succeeded(run_kvtwin(folder, {"replay", folder.file("r")}));
 }
 
 TEST_CASE("cluster: coalescing changes nothing with separated prefill and decode") {
   const Folder folder;
   const auto sets = [](const char* coalesce) {
-    return std::vector<std::string>{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
-                                    "engines.routing=hint_aware",
-                                    std::string("simulation.coalesce=") + coalesce};
+    return Words{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
+                 "engines.routing=hint_aware", std::string("simulation.coalesce=") + coalesce};
   };
   const std::string coalesced = run_line(folder, sets("true")), single = run_line(folder, sets("false"));
   for (const char* figure :
@@ -104,8 +95,7 @@ TEST_CASE("cluster: GPUs of several kinds, and their prices") {
   std::ofstream(path) << mixed
                       << "\nengines { further { node: \"l40s\" count: 2 } further { node: \"h200-x8\" "
                          "tensor_parallel: 2 } }\n";
-  const Outcome run = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--format=jsonl"});
-  REQUIRE_MESSAGE(run.status == 0, run.err);
+  const Outcome run = succeeded(run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--format=jsonl"}));
   CHECK(json_number(run.out, "gpus") == 1 + 2 + 2);
   const std::string one = run_line(folder, {});
   CHECK(json_number(run.out, "gpu_pages") > json_number(one, "gpu_pages"));
@@ -118,9 +108,8 @@ TEST_CASE("cluster: GPUs of several kinds, and their prices") {
       json_number(one, "usd_per_million_tokens") ==
       doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
   // Without a connection between nodes no KV can be handed over.
-  const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
-  CHECK(apart.status == 2);
-  CHECK(apart.said("there is no way for KV from engines[0]"));
+  check_refused(run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"}),
+                "there is no way for KV from engines[0]");
   // Measurements of one kind of GPU do not apply to another.
   const Outcome priced =
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
@@ -128,24 +117,4 @@ TEST_CASE("cluster: GPUs of several kinds, and their prices") {
   CHECK(priced.status == 2);
   CHECK_MESSAGE(priced.said("holds measurements of one kind of GPU, but engines run on h200 and l40s"),
                 priced.err);
-}
-
-TEST_CASE("cluster: impossible settings are refused by name with a remedy") {
-  const Folder folder;
-  const auto said = [&](std::vector<std::string> sets, const std::string& part) {
-    const std::string err = run_line(folder, std::move(sets), 2);
-    CHECK_MESSAGE(err.find(part) != std::string::npos, err);
-  };
-  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines run prefill");
-  said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPU need 9 GPUs, h200-x8 has 8");
-  said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"},
-       "need 3 nodes, there are 2 of 8 GPUs");
-  said({"hardware.node=h200-x8", "engines.tensor_parallel=16", "hardware.nodes=4"},
-       "an engine of 16 GPUs does not fit into one node");
-  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "policies.precision=kivi_int2",
-        "memory.page_tokens=32"},
-       "precision \"kivi_int2\" cannot be combined with handing KV over");
-  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "backend=cpu"}, "backend \"cpu\"");
-  said({"engines.further.count=2"}, "further is a list of groups; write it in the scenario's file");
-  said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");
 }

@@ -1,4 +1,5 @@
-// Runs the built kvtwin, and returns its output, its status and its peak memory.
+// Runs the built kvtwin, and returns its output, its status and its peak memory. Messages of errors are
+// tested by bad_inputs.txt; a test here is about what a command does.
 
 #ifndef KVTWIN_TESTS_CLI_PROGRAM_H_
 #define KVTWIN_TESTS_CLI_PROGRAM_H_
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -25,11 +29,18 @@ struct Outcome {
 
   size_t err_lines() const { return static_cast<size_t>(std::count(err.begin(), err.end(), '\n')); }
   bool said(const std::string& part) const { return err.find(part) != std::string::npos; }
+  bool printed(const std::string& part) const { return out.find(part) != std::string::npos; }
 };
 
-inline Outcome run_kvtwin(const Folder& folder, const std::vector<std::string>& words) {
+using Words = std::vector<std::string>;
+inline Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+inline Outcome run_kvtwin(const Folder& folder, const Words& words) {
   const std::string out = folder.file(".out"), err = folder.file(".err");
-  std::vector<std::string> copy = words;
+  Words copy = words;
   std::string program = KVTWIN_PROGRAM;
   std::vector<char*> arguments = {program.data()};
   for (std::string& word : copy) arguments.push_back(word.data());
@@ -53,13 +64,52 @@ inline Outcome run_kvtwin(const Folder& folder, const std::vector<std::string>& 
   return outcome;
 }
 
+// Runs kvtwin in a shell whose working directory is `folder`. Words may be quoted, and output redirected.
+inline Outcome run_in_shell(const Folder& folder, const std::string& words) {
+  const std::string out = folder.file(".out"), err = folder.file(".err");
+  const std::string command = "cd '" + folder.path() + "' && >'" + out + "' 2>'" + err + "' timeout 120 '" +
+                              KVTWIN_PROGRAM + "' " + words;
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Folder::read_any(out), Folder::read_any(err), 0};
+}
+
+inline Outcome succeeded(const Outcome& outcome) {
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  return outcome;
+}
+
+inline void check_refused(const Outcome& outcome, const std::string& message) {
+  CAPTURE(message);
+  CHECK(outcome.status == 2);
+  CHECK_MESSAGE(outcome.said(message), outcome.err);
+}
+
 // The words of a run of scenarios/methods/<method>.
-inline std::vector<std::string> method_words(const std::string& method,
-                                             const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"run", source_dir() + "/scenarios/methods/" + method + ".textproto",
-                                    "--quiet"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+inline Words method_words(const std::string& method, const Words& more) {
+  return Words{"run", source_dir() + "/scenarios/methods/" + method + ".textproto", "--quiet"} + more;
+}
+
+// Rows of a CSV whose fields contain no commas, by the names of its first line.
+using CsvRow = std::map<std::string, std::string>;
+inline std::vector<CsvRow> csv_rows(const std::string& csv) {
+  const auto fields_of = [](const std::string& line) {
+    Words fields;
+    std::istringstream in(line);
+    for (std::string field; std::getline(in, field, ',');) fields.push_back(field);
+    return fields;
+  };
+  std::istringstream lines(csv);
+  std::string line;
+  std::getline(lines, line);
+  const Words names = fields_of(line);
+  std::vector<CsvRow> rows;
+  while (std::getline(lines, line)) {
+    Words fields = fields_of(line);
+    fields.resize(names.size());  // the last may be empty
+    CsvRow& row = rows.emplace_back();
+    for (size_t i = 0; i < names.size(); ++i) row[names[i]] = fields[i];
+  }
+  return rows;
 }
 
 // The word after `name`, without spaces. REQUIRES: `name` is present.

@@ -20,6 +20,7 @@ except ImportError:
     print("skipped: there is no numpy (Debian: python3-numpy)")
     sys.exit(77)
 
+import compressed_once
 import intentkv
 import tiny
 
@@ -47,18 +48,35 @@ def check_forward(name, task):
     assert abs(second["token_loss"] / cell["token_loss"] - 1) < 1e-3, (name, second, cell)
 
 
-def check_intentkv(policy, mode):
+def check_intentkv(policy, mode, task="refined_goal", drop_turns=False):
     model = tiny.Model(SOURCE / "models/tiny/tasks-6x256")
     head = intentkv.Residual(SOURCE / "models/tiny/tasks-6x256/intent_residual.safetensors")
-    right = [one for ids, spans in tiny.sessions(TOOL, "refined_goal", 384, 12, 2)
-             for one in intentkv.ask(model, ids, spans, mode, 64, head)]
-    cell = engine(policy, "refined_goal", 16, 12, "--budgets=64")
+    right = [one for ids, spans in tiny.sessions(TOOL, task, 384, 12, 2)
+             for one in intentkv.ask(model, ids, spans, mode, 64, head, drop_turns=drop_turns)]
+    cell = engine(policy, task, len(right), 12, "--budgets=64", *(["--drop-turns"] if drop_turns else []))
     answers = "".join(str(int(one)) for one in right)
-    assert len(answers) == 16 and answers == cell["correct_by_question"], (mode, answers, cell)
+    assert len(answers) >= 16 and len(set(answers)) == 2, (task, answers)
+    assert answers == cell["correct_by_question"], (mode, task, answers, cell)
+
+
+def check_kvzip():
+    """A document is compressed once, six questions come later."""
+    model, right = tiny.Model(SOURCE / "models/tiny/tasks-6x256"), []
+    for ids, spans in tiny.sessions(TOOL, "multi_key", 426, 6, 2):
+        cache = tiny.Cache(model, 400)
+        model.run(model.embed(ids[:compressed_once.DOCUMENT]), cache)
+        right += compressed_once.as_engine(model, cache, ids, spans, 32)
+    cell = engine("kvzip", "multi_key", 12, 6, "--budgets=32", "--tokens=426", "--drop-turns", "--allow-unread",
+                  "--set=limits.prefix_cache=true", "--set=policies.identity=session")
+    answers = "".join(str(int(one)) for one in right)
+    assert len(set(answers)) == 2 and answers == cell["correct_by_question"], (answers, cell)
 
 
 check_forward("tasks-6x256", "long_list")
 check_forward("tasks-smooth-6x256", "long_list")
 check_intentkv("intentkv", "unit")
 check_intentkv("intent_residual", "residual")
+check_intentkv("intentkv", "unit", drop_turns=True)
+check_intentkv("intentkv_max", "max", "asked_again", drop_turns=True)
+check_kvzip()
 print("equal")

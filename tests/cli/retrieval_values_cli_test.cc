@@ -1,19 +1,14 @@
 // The retrieval methods on real data, on the command line: scenarios/methods/tiny.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "tests/cli/program.h"
 
 using namespace kvtwin::testing;
 
 namespace {
 
-const std::vector<std::string> kOnValues = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
+const Words kOnValues = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
 
-Outcome run_tiny(const Folder& folder, const std::string& method, const std::vector<std::string>& more) {
+Outcome run_tiny(const Folder& folder, const std::string& method, const Words& more) {
   return run_kvtwin(folder, method_words("tiny/" + method, more));
 }
 
@@ -25,15 +20,13 @@ TEST_CASE("same decisions: the simulated backend with the computed outcomes repe
     const Folder folder;
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const Outcome computed =
-        run_tiny(folder, method, {"--backend=cpu", "--clock=virtual", "--record", out("cpu")});
-    REQUIRE_MESSAGE(computed.status == 0, computed.err);
-    CHECK(computed.out.find("outcomes natural") != std::string::npos);
-    const Outcome simulated =
+        succeeded(run_tiny(folder, method, {"--backend=cpu", "--clock=virtual", "--record", out("cpu")}));
+    CHECK(computed.printed("outcomes natural"));
+    const Outcome simulated = succeeded(
         run_tiny(folder, method,
                  {"--backend=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
-                  "--set=simulation.recorded_run=" + folder.file("cpu")});
-    REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
-    CHECK(simulated.out.find("the others fixed") == std::string::npos);
+                  "--set=simulation.recorded_run=" + folder.file("cpu")}));
+    CHECK(!simulated.printed("the others fixed"));
     CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
     for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
       CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
@@ -50,22 +43,19 @@ TEST_CASE(
     "backends") {
   const Folder folder;
   const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
-  const Outcome computed =
-      run_tiny(folder, "freekv_turns", {"--backend=cpu", "--clock=virtual", "--record", out("cpu")});
-  REQUIRE_MESSAGE(computed.status == 0, computed.err);
-  const Outcome simulated =
+  const Outcome computed = succeeded(
+      run_tiny(folder, "freekv_turns", {"--backend=cpu", "--clock=virtual", "--record", out("cpu")}));
+  const Outcome simulated = succeeded(
       run_tiny(folder, "freekv_turns",
                {"--backend=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
-                "--set=simulation.recorded_run=" + folder.file("cpu")});
-  REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
+                "--set=simulation.recorded_run=" + folder.file("cpu")}));
   for (const char* file : {"/requests.csv", "/log.binpb", "/outcomes.binpb"})
     CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("cpu")});
-  CHECK(replayed.out.find("same decisions") != std::string::npos);
-  const Outcome apart =
+  CHECK(replayed.printed("same decisions"));
+  const Outcome apart = succeeded(
       run_tiny(folder, "freekv_turns",
-               {"--backend=cpu", "--clock=virtual", "--no-write", "--set=limits.prefix_cache=false"});
-  REQUIRE_MESSAGE(apart.status == 0, apart.err);
+               {"--backend=cpu", "--clock=virtual", "--no-write", "--set=limits.prefix_cache=false"}));
   CHECK(after(apart.out, "samples=") == after(computed.out, "samples="));
   CHECK(after(apart.out, "decisions=") != after(computed.out, "decisions="));
 }
@@ -78,12 +68,10 @@ TEST_CASE(
     const Folder folder;
     // A preempted request samples differently, so there is room for all.
     const std::string room = "--set=memory.gpu_pages=400";
-    const Outcome wall = run_tiny(
-        folder, method, {"--backend=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
-    REQUIRE_MESSAGE(wall.status == 0, wall.err);
-    const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
-    CHECK(replayed.status == 0);
-    CHECK(replayed.out.find("same decisions") != std::string::npos);
+    const Outcome wall = succeeded(run_tiny(
+        folder, method, {"--backend=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room}));
+    const Outcome replayed = succeeded(run_kvtwin(folder, {"replay", folder.file("a")}));
+    CHECK(replayed.printed("same decisions"));
     CHECK(after(replayed.out, "decisions=") == after(wall.out, "decisions="));
     const Outcome other = run_tiny(folder, method, {"--backend=cpu", "--clock=virtual", "--no-write", room});
     CHECK(after(other.out, "samples=") == after(wall.out, "samples="));
@@ -95,12 +83,10 @@ TEST_CASE(
     "retrieval on real data: the resulting rates are printed, and can be given to the simulated backend") {
   const Folder folder;
   const Outcome table = run_tiny(folder, "freekv", {"--backend=cpu", "--clock=virtual", "--no-write"});
-  CHECK(table.out.find("% of the head-pages chosen were absent") != std::string::npos);
-  const auto rates = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"--no-write", "--format=jsonl"};
-    words.insert(words.end(), more.begin(), more.end());
-    const Outcome outcome = run_tiny(folder, "freekv", words);
-    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  CHECK(table.printed("% of the head-pages chosen were absent"));
+  const auto rates = [&](const Words& more) {
+    const Words words = Words{"--no-write", "--format=jsonl"} + more;
+    const Outcome outcome = succeeded(run_tiny(folder, "freekv", words));
     const auto number = [&](const char* key) {
       return std::stod(outcome.out.substr(outcome.out.find(key) + std::string(key).size()));
     };
@@ -125,21 +111,4 @@ TEST_CASE(
              "--set=simulation.retrieval.correction_rate=" + std::to_string(correction)});
   CHECK(fixed_miss == doctest::Approx(miss).epsilon(0.1));
   CHECK(fixed_correction == doctest::Approx(correction).epsilon(0.1));
-}
-
-TEST_CASE(
-    "retrieval on real data: settings that the engine cannot compute are refused with a remedy, status 2") {
-  const Folder folder;
-  const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* message) {
-    std::vector<std::string> more = {"--no-write", "--backend=cpu"};
-    for (const std::string& set : sets) more.push_back("--set=" + set);
-    const Outcome outcome = run_tiny(folder, method, more);
-    CHECK(outcome.status == 2);
-    CHECK_MESSAGE(outcome.said(message), outcome.err);
-  };
-  refused("shadowkv", {"policies.retrieval_options.rank=129"}, "the keys of a layer have 128 numbers");
-  refused(
-      "quest",
-      {"policies.precision=kivi_int2", "memory.page_tokens=32", "policies.retrieval_options.sink_tokens=32"},
-      "set precision: int4, fp8 or fp4");
 }

@@ -29,8 +29,6 @@ void demand_named(const Result<T>& result) {
 void use(const RetentionProfile& p) {
   demand(p.mu.size() == p.heads() && p.fraction_sigma.size() == p.heads(), "tables of the wrong size");
   for (const double x : p.mu) demand(x >= 0 && x <= 1, "a fraction that is none");
-  const Ratios half = scaled_to_mean(p.mu, p.sigma, 0.5);
-  for (const double x : half.mu) demand(x >= 0 && x <= 1, "a scaled fraction that is none");
   const std::string text = retention_textproto(p, 2);
   const auto again = parse_retention_profile(text, "again");
   demand(again.has_value(), again ? "" : again.error().text().c_str());

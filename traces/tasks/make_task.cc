@@ -46,8 +46,8 @@ Result<void> check(const TaskOptions& options) {
 v1::TraceHeader header_of(const TaskOptions& options) {
   v1::TraceHeader header;
   header.set_schema_version(1);
-  header.set_trace_id(
-      fmt::format("task-{}-{}-{}-seed{}", options.task, options.split, options.sessions, options.seed));
+  header.set_trace_id(fmt::format("task-{}-{}-{}-seed{}{}", options.task, options.split, options.sessions,
+                                  options.seed, options.drop_turns ? "-turns-dropped" : ""));
   header.mutable_source()->set_name("task:" + options.task);
   header.mutable_source()->set_licence("Apache-2.0");
   header.mutable_source()->set_importer("kvtwin trace make-task");
@@ -59,10 +59,11 @@ v1::TraceHeader header_of(const TaskOptions& options) {
   for (uint32_t i = 0; i < kTools; ++i) header.add_tool_names(fmt::format("tool_{}", i));
   v1::SynthRecipe* made_by = header.add_recipes();
   made_by->set_name("task:" + options.task);
-  const nlohmann::json params = {{"sessions", options.sessions},
-                                 {"split", options.split},
-                                 {"tokens", options.tokens},
-                                 {"questions", options.questions}};
+  nlohmann::json params = {{"sessions", options.sessions},
+                           {"split", options.split},
+                           {"tokens", options.tokens},
+                           {"questions", options.questions}};
+  if (options.drop_turns) params["drop_turns"] = true;
   made_by->set_params_json(params.dump());
   made_by->set_seed(options.seed);
   for (const char* field : {"Span.role", "Span.tokens", "Span.token_ids", "LlmRequest.prompt_tokens",
@@ -115,7 +116,8 @@ Result<void> make_task(const TaskOptions& options, TraceSink* sink) {
   TaskPlan plan{.task = options.task,
                 .seed = draw({options.seed, options.split == "test" ? 2u : 1u}),
                 .tokens = options.tokens,
-                .questions = options.questions};
+                .questions = options.questions,
+                .drop_turns = options.drop_turns};
   std::vector<std::string> mix;
   for (const NamedTask& one : named_tasks()) {
     if (one.trained) mix.push_back(one.name);

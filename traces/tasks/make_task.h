@@ -33,6 +33,9 @@ struct TaskOptions {
   uint64_t seed = 0;
   uint32_t tokens = 384;   // most tokens of a session, outputs included
   uint32_t questions = 4;  // of a session; those that do not fit are left out
+  // A turn's question and answer leave the context when it ends; tool requests and results stay. Later
+  // answers cannot come from earlier ones.
+  bool drop_turns = false;
 };
 
 // Every task, in the order of the help text. "mixed" has sessions of all others in turn, except asked_again,
@@ -51,7 +54,7 @@ Result<void> make_task(const TaskOptions& options, TraceSink* sink);
 
 // Writes each session as one row of arrays for a trainer: PREFIX.tokens.npy, uint16 [sessions][tokens], and
 // PREFIX.scored.npy, uint8 of the same shape: 0 for prompts, 1 for outputs, 2 for scored answers. Rows are
-// padded with kPad. Accepts tasks only: sessions whose history grows.
+// padded with kPad. Accepts tasks only, and without drop_turns: sessions whose history grows.
 class TaskArrays final : public TraceSink {
  public:
   TaskArrays(std::string prefix, uint32_t tokens) : prefix_(std::move(prefix)), tokens_(tokens) {}

@@ -344,14 +344,12 @@ void refined_goal(TaskSession* s) {
   }
 }
 
-// The model repeats a document, word for word: one long answer, whose neighbouring steps need neighbouring
-// tokens.
-void repeat(TaskSession* s) {
-  constexpr uint32_t kAround = 2 + 2 + 2;  // result end, user all, assistant end
-  open(s);
-  const uint32_t body = (s->left() - kAround) / 2;
-  const std::vector<Fact> known = facts(s, std::min(kKeys, body / 6));
-  const Ids text = s->document(items(known), body);
+constexpr uint32_t kAroundRepeat = 2 + 2 + 2;  // result end, user all, assistant end
+
+// The model repeats a document of half the session, word for word: one long answer, whose neighbouring steps
+// need neighbouring tokens.
+void repeat_document(TaskSession* s, const std::vector<Ids>& items, uint32_t body) {
+  const Ids text = s->document(items, body);
   Ids framed = {kResult};
   framed.insert(framed.end(), text.begin(), text.end());
   framed.push_back(kEnd);
@@ -363,6 +361,25 @@ void repeat(TaskSession* s) {
   right.insert(right.end(), text.begin(), text.end());
   right.push_back(kEnd);
   s->answer(v1::ASSISTANT, right, true, end);
+}
+
+void repeat(TaskSession* s) {
+  open(s);
+  const uint32_t body = (s->left() - kAroundRepeat) / 2;
+  repeat_document(s, items(facts(s, std::min(kKeys, body / 6))), body);
+}
+
+// Documents of drawn sizes, of facts, links or filler alone: a model that learns from them repeats any. With
+// one size of documents it would learn the distance between a token and its copy instead.
+void repeat_any(TaskSession* s) {
+  constexpr uint32_t kLeast = 16;
+  open(s);
+  while (s->left() >= kAroundRepeat + 2 * kLeast) {
+    const uint32_t body = kLeast + s->below((s->left() - kAroundRepeat) / 2 - kLeast + 1);
+    const bool links = s->below(2) == 1;
+    const uint32_t count = s->below(1 + std::min(links ? kKeys / 3 : kKeys, body / (links ? 9 : 4)));
+    repeat_document(s, links ? linked(s, count, 2).items : items(facts(s, count)), body);
+  }
 }
 
 }  // namespace
@@ -386,6 +403,7 @@ const std::vector<NamedTask>& named_tasks() {
       {"refined_goal", "four facts of a goal, asked for in turn and then again and again", refined_goal,
        false},
       {"repeat", "a document is repeated word for word", repeat, false},
+      {"repeat_any", "documents of any size and content, each repeated before the next", repeat_any, false},
   };
   return kAllTasks;
 }

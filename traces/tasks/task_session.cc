@@ -57,7 +57,9 @@ void TaskSession::fill(const Piece& piece, const Ids& ids) {
 }
 
 void TaskSession::say(v1::Role role, const Ids& ids, bool query) {
-  fill(agent_.say(spec(role, ids, query, 0)), ids);
+  const Piece piece = agent_.say(spec(role, ids, query, 0));
+  fill(piece, ids);
+  if (role == v1::USER) question_.push_back(piece);
 }
 
 void TaskSession::observe(const Ids& ids, uint32_t tool, bool called) {
@@ -76,6 +78,10 @@ void TaskSession::answer(v1::Role role, const Ids& ids, bool scored, uint32_t so
   const uint32_t node = agent_.request({spec(role, ids, false, tool)}, &made);
   fill(made.front(), ids);
   if (role == v1::TOOL_CALL) last_request_ = made.front();
+  if (plan_.drop_turns && role == v1::ASSISTANT) {
+    question_.push_back(made.front());
+    for (const Piece& piece : question_) agent_.history.remove(piece.index);
+  }
   v1::Extra* extra = session_.node(node).add_extras();
   extra->set_key(kTaskExtra);
   extra->set_value_json(

@@ -19,6 +19,7 @@ struct TaskPlan {
   std::string task;
   uint64_t seed = 0;  // seed of the split
   uint32_t tokens = 0, questions = 0;
+  bool drop_turns = false;  // TaskOptions::drop_turns
 };
 
 class TaskSession {
@@ -37,7 +38,10 @@ class TaskSession {
   uint32_t left() const { return used() < plan_.tokens ? plan_.tokens - used() : 0; }
   const TaskPlan& plan() const { return plan_; }
 
-  void next_turn() { ++agent_.turn; }
+  void next_turn() {
+    ++agent_.turn;
+    question_.clear();
+  }
   void say(v1::Role role, const Ids& ids, bool query = false);
   // A tool result; `called`: the last request asked for it.
   void observe(const Ids& ids, uint32_t tool, bool called);
@@ -55,7 +59,8 @@ class TaskSession {
   Prng draws_;
   SessionBuilder session_;
   AgentThread agent_;
-  Piece last_request_{};  // the span of the last tool request
+  Piece last_request_{};         // the span of the last tool request
+  std::vector<Piece> question_;  // the user's spans of this turn
 };
 
 // One session; task_kinds.cc has the shape of each task. REQUIRES: the task exists, and the plan's tokens are

@@ -9,16 +9,24 @@
 
 namespace kvtwin::cpu {
 
+std::vector<uint32_t> repeat_instruction(const CompressedConfig& config, uint32_t vocab) {
+  std::vector<uint32_t> out = config.repeat_instruction;
+  const uint32_t tokens = config.core.policies.scorer_spec.repeat_instruction;
+  for (uint32_t i = 0; config.repeat_instruction.empty() && i < tokens; ++i)
+    out.push_back(static_cast<uint32_t>(draw({config.seed, 0x6b767a6970, i}) % vocab));
+  KVT_CHECK(out.size() == tokens);
+  return out;
+}
+
 // Inputs of the first layer, [tokens of the pass][hidden]: soft tokens, or a part of the context after an
-// instruction (drawn ids, because the models have no trained one) and the end of the part before.
+// instruction and the end of the part before.
 std::vector<float> CompressedCache::probe_inputs(const Work& work) const {
   const ScorerSpec& spec = config_.core.policies.scorer_spec;
   const RequestId request = work.rows.request;
   const ProbePass& pass = *work.pass;
   std::vector<uint32_t> tokens;
   if (pass.repeats()) {
-    for (uint32_t i = 0; i < spec.repeat_instruction; ++i)
-      tokens.push_back(static_cast<uint32_t>(draw({config_.seed, 0x6b767a6970, i}) % llm_.vocab));
+    tokens = repeat_instruction(config_, llm_.vocab);
     for (uint32_t p = pass.repeated; p < pass.end; ++p) tokens.push_back(access_.token(request, p));
     return access_.forward->embed(tokens);
   }

@@ -17,12 +17,6 @@ KvEntryFormat format_of(const PolicySet& set) {
   return {format, set.precision_spec.group, !retrieval_traits(set.retrieval).reads_everything()};
 }
 
-bool is_swapped_in(const LaunchStep& launch, RequestId request) {
-  return std::any_of(launch.entries.begin(), launch.entries.end(), [request](const PlanEntry& entry) {
-    return entry.request == request && entry.swapped_in;
-  });
-}
-
 }  // namespace
 
 RequestTableShape table_shape(const CoreConfig& config) {
@@ -135,11 +129,8 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
       scorer_->begin(&request.captured);
       for (std::vector<float>& of_head : request.summaries) of_head.clear();
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
-      RequestTable& table = request_of(prefix_hit.request).kv_entries;
-      is_swapped_in(launch, prefix_hit.request) ? table.swap_in(prefix_hit)
-                                                : shared_.begin(prefix_hit, &table);
-    }
+    for (const PrefixHit& prefix_hit : launch.prefix_hits)
+      shared_.begin(launch, prefix_hit, &request_of(prefix_hit.request).kv_entries);
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;

@@ -46,11 +46,15 @@ struct CompressedConfig {
   uint64_t seed = 0;                       // of drawn weights
   std::optional<ScorerWeights> weights{};  // absent: drawn
   bool ask_response = false;               // Judge Q: the response's own tokens replace the soft tokens (J-3)
+  std::vector<uint32_t> repeat_instruction{};  // KVzip: its token ids; empty: drawn
   // Replaces selection by the cache's own scores: returns the positions that a head retains after the current
   // compression (layouts that drop in place: head 0 for all heads). For comparison with another engine.
   std::function<std::span<const uint32_t>(RequestId request, uint32_t head)> force_outcomes{};
   RetrievalWitness* witness = nullptr;  // for tests: is notified of the reads of rows that select
 };
+
+// The instruction that precedes each part that KVzip repeats, ScorerSpec::repeat_instruction token ids.
+std::vector<uint32_t> repeat_instruction(const CompressedConfig& config, uint32_t vocab);
 
 // The shape of an engine's request tables. REQUIRES: validate_core_config() returns nullopt.
 RequestTableShape table_shape(const CoreConfig& config);

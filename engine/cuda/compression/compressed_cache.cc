@@ -52,6 +52,12 @@ Result<void> CompressedCache::allocate() {
   kv_entries_ = std::move(*kv_entries);
   if (Result<void> ok = make_attention(); !ok) return ok;
   if (Result<void> ok = make_pages(); !ok) return ok;
+  if (lists_splits(partition_kind(core.policies.partition))) {
+    // One CTA of attention_decode per SM.
+    partition_ =
+        std::make_unique<DecodePartition>(core.policies, shape_.groups, options_.partition, options_.planned,
+                                          Grid{attention_.decode_ctas(), 1, memory_.page_tokens});
+  }
   weights_ =
       options_.config.weights.has_value()
           ? *options_.config.weights
@@ -88,15 +94,19 @@ CompressedCache::Request& CompressedCache::request_of(RequestId id) {
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
   if (offset == 0) {
     for (const PlanEntry& entry : launch.entries) {
-      if (!entry.first) continue;
+      if (!entry.first || entry.swapped_in) continue;
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
-      request.repeated.clear();
+      request.repeated.clear(), request.ranked = 0;
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
-    for (const PrefixHit& prefix_hit : launch.prefix_hits)
-      shared_.begin(prefix_hit, &request_of(prefix_hit.request).kv_entries);
+    for (const PrefixHit& prefix_hit : launch.prefix_hits) {
+      Request& request = request_of(prefix_hit.request);
+      shared_.begin(launch, prefix_hit, &request.kv_entries);
+      const bool dropped = request.kv_entries.kv_entries(0) < request.kv_entries.tokens();
+      if (request.ranked == 0 && dropped) request.ranked = request.kv_entries.tokens();
+    }
   }
   for (const PageAllocation& allocation : launch.allocations) {
     if (allocation.offset != offset) continue;
@@ -112,7 +122,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
 }
 
 void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEntry> entries,
-                                StepRows* rows) {
+                                const StepStream& on, StepRows* rows) {
   work_.clear();
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
@@ -137,10 +147,12 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
     work.rows.staged = compression.staged;
   }
   uint32_t scratch = 0;
-  for (Work& work : work_) {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    Work& work = work_[i];
     cpu::RequestTable& kv_entries = work.request->kv_entries;
     KVT_CHECK(kv_entries.tokens() == work.rows.context);
     scores_->begin_rows(work.rows, &work.request->captured);
+    if (work.compression != nullptr && work.compression->before) compress_before(i, on);
     kv_entries.add(work.rows.tokens, !work.rows.staged);
     work.scratch = scratch;
     scratch += div_ceil(memory_.page_tokens - 1 + work.rows.tokens, memory_.page_tokens);
@@ -150,7 +162,9 @@ void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEn
 void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                             const StepStream& on, StepRows* rows) {
   take_pages(launch, offset, on.stream);
-  add_works(launch, entries, rows);
+  add_works(launch, entries, on, rows);
+  padded_ = rows_;
+  if (has_decodes_alone()) pad(launch.tokens_padded, rows);
   write_lists(on);
   for (const Work& work : work_) {
     const uint64_t kv_entries = past(work, 0);  // of the first head, for the log
@@ -163,7 +177,8 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
 // Decodes of all layers at once, where these have equally many and nothing else.
 void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
   const size_t each = layers_[0].decodes.count;
-  planned_ = !kv_entries_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  planned_ = partition_ == nullptr && !kv_entries_.packed() && each > 0 && chunks_.empty() &&
+             decodes_.size() == each * llm_.layers;
   for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
   if (planned_) attention_.plan_layers(rows_of(0, rows), kv_entries_.pool(), on.stream);
 }
@@ -206,7 +221,9 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   }
   if (!planned_) {
     on.timer->begin(Operation::kPlan, layer);
-    attention_.plan(mine, kv_entries_.pool(), on.stream);
+    const DecodePartition::Splits splits =
+        partition_ == nullptr ? DecodePartition::Splits() : partition_->of_layer(layer, lists_);
+    attention_.plan(mine, kv_entries_.pool(), on.stream, splits);
   }
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
@@ -219,18 +236,17 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     pages_->choose(layer, lists_, tables, tensors.q, on.stream);
   }
   mine.slots = slots;  // scorer state lies with the retained KV entries
-  if (scores_->has_scorer_state()) on.timer->begin(Operation::kScore, layer);
+  if (scores_->has_scorer_state()) on.timer->begin(Operation::kCapture, layer);
   scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
   if (lists.fused.count > 0) {
-    on.timer->begin(Operation::kDecodeAttention, layer);
+    on.timer->begin(Operation::kPackedAttention, layer);
     kv_entries_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
                                       kv_entries_.columns(), tensors, on.stream);
   }
   if (pages_ != nullptr)
     pages_->attend(layer, lists_, tables, kv_entries_.packed_heads(), tensors, on.stream);
   if (lists.runs.count > 0) attend_runs(layer, tensors, on);
-  on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);
   observe(layer, tensors, on);
   if (lists.staged.count() > 0) run_staged(layer, tensors, on);
@@ -256,14 +272,21 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
 
 // Scorer state that grows with attention scores, and query rows that are needed later.
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  const auto captures = [&](const Work& work) {
+    return scores_->observes(work.rows) || scores_->capture_range(work.rows).count > 0;
+  };
+  if (std::none_of(work_.begin(), work_.end(), captures)) return;
+  on.timer->begin(Operation::kCapture, layer);
   const LayerLists& lists = layers_[layer];
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
   const bool stamps =
       scores_->spec().scorer->source == kernels::ScoreSource::kStamps;  // each at its own request's time
   uint32_t first = lists.score_heads.first;
   for (size_t i = 0; i < work_.size();) {
-    const cpu::StepRows& rows = work_[i++].rows;
+    Work& work = work_[i++];
+    const cpu::StepRows& rows = work.rows;
     if (!scores_->observes(rows)) continue;
+    attention_scores.kv_entries.listed = read_of(&work, layer * llm_.kv_heads).listed;
     // Decodes of all requests are scored together. A chunk is scored alone: its kernels distribute its query
     // rows out to the SMs by how many there are, and how many KV entries (attention_score_grid.h).
     attention_scores.queries_max = stamps ? 1 : rows.tokens, attention_scores.count = llm_.kv_heads;
@@ -310,7 +333,12 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (intents_ != nullptr) remember(work, on);
     if (work.pass != nullptr) run_pass(i, on);
     if (work.compression == nullptr) continue;
-    if (!work.rows.staged) compress(i, on, values);
+    work.request->ranked = work.compression->end;
+    if (work.compression->before) {
+      values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
+    } else if (!work.rows.staged) {
+      compress(i, on, values);
+    }
     if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
     if (memory_.poison) work.request->kv_entries.check();
     values->end_retained(work.rows.request);
@@ -336,8 +364,12 @@ void CompressedCache::notify(const Command& command) {
   if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
-void CompressedCache::copy(PageId, PageId, cudaStream_t) {
-  KVT_CHECK(!"layouts that drop KV entries have no host tier");
+// What the engine knows of a request besides its pages (positions, captured queries, exact keys without a
+// summary) stays where it is while the request is on the host.
+void CompressedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  kv_entries_.copy(source, target, stream);
+  if (pages_ != nullptr) pages_->copy_page(source, target, stream);
+  shared_.copied(source, target);
 }
 
 // Room for the lists of a step of that many rows, allocated before the first step: more memory is taken
@@ -361,7 +393,7 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   clear_lists();
   reserve_lists(size);
   tables_ = {0};
-  rows_ = size;
+  rows_ = size, padded_ = 0;
   for (uint32_t row = 0; row < size; ++row) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
       slots_.push_back({h % kv_entries_.columns(), row % memory_.page_tokens});
@@ -378,6 +410,10 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
   for (LayerLists& lists : layers_) {
     lists.decodes.count = static_cast<uint32_t>(decodes_.size());
     lists.chunks.count = static_cast<uint32_t>(chunks_.size());
+  }
+  for (uint32_t head = 0; partition_ != nullptr && head < llm_.layers * llm_.kv_heads; ++head) {
+    partition_->add(head, 1, 0, 1);
+    if ((head + 1) % llm_.kv_heads == 0) partition_->end_layer();
   }
   send_lists(on);
 }

@@ -2,11 +2,12 @@
 // bf16 or packed (packed_heads.h).
 //
 // Which positions a head still has, and in which slots, is known on the host (cpu::RequestTable); keys,
-// values, captured queries and scorer state are on the device alone. Attention reads each head's own KV
-// entries: lists name heads, layer by layer. Compressions whose rows are staged run on the stream, right
-// after their layer's attention: their counts are known. All others run in end(), when the rows went through
-// all layers; dynamic budgets fetch the scores there, because counting is the host's. Either way the rows
-// that were kept come back to the host before the step is answered.
+// values, captured queries and scorer state are on the device alone, but for the pages of swapped requests.
+// Attention reads each head's own KV entries: lists name heads, layer by layer. Compressions whose rows are
+// staged run on the stream, right after their layer's attention: their counts are known. Those at the start
+// of a turn run in begin(), before the rows. All others run in end(), when the rows went through all layers;
+// dynamic budgets fetch the scores there, because counting is the host's. Either way the rows that were kept
+// come back to the host before the step is answered.
 //
 // Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
 // compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
@@ -53,6 +54,7 @@ class CompressedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // Padded steps are those that repeat (repeats()).
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
@@ -64,6 +66,7 @@ class CompressedCache final : public KvCache {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
     RetainedPages::Tail tail{};
+    uint32_t ranked = 0;            // tokens that compressions have ranked
     std::vector<float> repeated{};  // KVzip: scores of the passes so far, [head][KV entry]
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
@@ -80,6 +83,7 @@ class CompressedCache final : public KvCache {
     Request* request = nullptr;
     const ProbePass* pass = nullptr;  // of probe tokens, after the step's rows; it has none among them
     const Compression* compression = nullptr;
+    std::vector<uint64_t> live;                              // kInPlace: after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
@@ -111,9 +115,13 @@ class CompressedCache final : public KvCache {
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
-  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
+  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, const StepStream& on,
+                 StepRows* rows);
 
   // compressed_reads.cc
+  bool has_decodes_alone() const;
+  void pad(uint32_t size, StepRows* rows);
+  void clear_tables();
   void clear_lists();
   void reserve_lists(uint32_t rows);
   void write_lists(const StepStream& on);
@@ -127,13 +135,14 @@ class CompressedCache final : public KvCache {
   uint32_t pages_of(Work* work, uint32_t group);
   uint32_t listed(Work* work, const Read& read, uint32_t kv_entries);
   AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
-  void add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read);
+  void add_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_attention_scores(uint32_t head, const Work& work, const Read& read);
   QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
                     uint32_t kv_head, uint32_t column) const;
   uint32_t past(const Work& work, uint32_t head) const;
+  uint32_t ranked_tokens(const Work& work) const;
 
   // compressed_packed.cc
   uint32_t cell_of(const Work& work, const Read& read, uint32_t row) const;
@@ -158,16 +167,18 @@ class CompressedCache final : public KvCache {
   void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void choose(RankBatch* batch, uint32_t index, uint32_t keep);
   void select_and_move(const RankBatch& batch, const DeviceLists& lists, const uint32_t* tables,
-                       const StepStream& on);
+                       uint32_t layer, const StepStream& on);
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
+  void compress_before(size_t work, const StepStream& on);
+  RankBatch rank_all(size_t work, const StepStream& on);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
   void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
-  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, DataOutcomes* values);
+  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, std::vector<uint64_t>* live);
   std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
   void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
@@ -196,7 +207,8 @@ class CompressedCache final : public KvCache {
   KvEntryMemory kv_entries_;
   RowAttention attention_;
   std::unique_ptr<DeviceScorer> scores_;
-  std::unique_ptr<RetainedPages> pages_;  // decodes choose among what is left; else null
+  std::unique_ptr<DecodePartition> partition_;  // lists splits of decodes; else null
+  std::unique_ptr<RetainedPages> pages_;        // decodes choose among what is left; else null
   std::unique_ptr<cpu::KvEntryBudget> budget_;
   std::unique_ptr<IntentScores> intents_;  // scorers that ask sessions' memories
   std::unique_ptr<HostScores> host_;       // scorers that our kernels do not compute
@@ -222,6 +234,7 @@ class CompressedCache final : public KvCache {
   const DataOutcomes* given_ = nullptr;  // what is forced on it
   bool planned_ = false;                 // all layers at once
   bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
+  uint32_t padded_ = 0;  // rows, those of padding among them
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {

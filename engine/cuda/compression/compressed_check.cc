@@ -32,6 +32,19 @@ std::optional<std::string> check_retained_pages(const CoreConfig& config, const 
 
 }  // namespace
 
+// A split is made of blocks (decode_splits.h).
+std::optional<std::string> check_partition(const CoreConfig& config, const PartitionSpec& spec) {
+  const std::string& name = config.policies.partition;
+  if (!lists_splits(partition_kind(name))) return std::nullopt;
+  if (config.page_tokens % kDecodeBlockTokens != 0)
+    return fmt::format("partition {} with pages of {} tokens is not computed on CUDA; multiples of {} are",
+                       name, config.page_tokens, kDecodeBlockTokens);
+  if (spec.tile % kDecodeBlockTokens != 0)
+    return fmt::format("partition {} with tiles of {} tokens is not computed on CUDA; multiples of {} are",
+                       name, spec.tile, kDecodeBlockTokens);
+  return std::nullopt;
+}
+
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
                                             const LlmSpec& llm) {
   if (const auto problem = cpu::check_compressed(config, llm)) return problem;

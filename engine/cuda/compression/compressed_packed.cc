@@ -114,7 +114,8 @@ void CompressedCache::add_dequantized_rows(uint32_t head, uint32_t column, Work*
 Result<void> CompressedCache::make_pages() {
   const PolicySet& set = options_.config.core.policies;
   if (retrieval_traits(set.retrieval).reads_everything()) return {};
-  RetainedPages::Shape shape{memory_.pages_gpu, kv_entries_.columns(), llm_.layers * llm_.kv_heads};
+  RetainedPages::Shape shape{memory_.pages_gpu, memory_.pages_host, kv_entries_.columns(),
+                             llm_.layers * llm_.kv_heads};
   shape.tail_entries = set.budget_spec.sinks + set.budget_spec.window;
   Result<std::unique_ptr<RetainedPages>> made = RetainedPages::make(&llm_, set.retrieval_spec, shape);
   if (!made) return tl::unexpected<Error>(made.error());

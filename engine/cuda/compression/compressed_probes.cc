@@ -49,15 +49,10 @@ void CompressedCache::run_soft_tokens(Work* work, const StepStream& on) {
   probe(work, tokens, {}, on);
 }
 
-// As cpu::CompressedCache does: an instruction that the model was not trained on, the end of the part before,
-// and the part itself once more.
+// As cpu::CompressedCache does: an instruction, the end of the part before, and the part itself once more.
 void CompressedCache::run_repeat(Work* work, const StepStream& on) {
-  const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
   const ProbePass& pass = *work->pass;
-  std::vector<uint32_t> tokens(spec.repeat_instruction);
-  for (uint32_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<uint32_t>(draw({options_.config.seed, 0x6b767a6970, i}) % llm_.vocab);
-  }
+  std::vector<uint32_t> tokens = cpu::repeat_instruction(options_.config, llm_.vocab);
   for (uint32_t p = pass.repeated; p < pass.end; ++p) tokens.push_back(access_.token(work->rows.request, p));
   probing_->sinks = options_.config.core.policies.budget_spec.sinks;
   std::vector<float>& scores = work->request->repeated;
@@ -91,7 +86,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   if (count == 0) return;
   KVT_CHECK(count <= memory_.rows_max);
   std::vector<Work> step = std::move(work_);
-  const uint32_t step_rows = rows_;
+  const uint32_t step_rows = rows_, step_padded = padded_;
   Work work;
   work.request = of->request;
   work.rows = {.request = of->rows.request,
@@ -104,7 +99,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
                .staged = true};
   work_.clear();
   work_.push_back(std::move(work));
-  rows_ = count;
+  rows_ = padded_ = count;
   write_lists(on);
   std::vector<uint32_t> positions;
   for (uint32_t i = 0; i < count; ++i) positions.push_back(work_[0].rows.phase + i);
@@ -118,7 +113,7 @@ void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const
   on.timer->end();
   must(cudaStreamSynchronize(on.stream), "probe rows", 0, [&] { return fmt::format("{} rows", count); });
   work_ = std::move(step);
-  rows_ = step_rows;
+  rows_ = step_rows, padded_ = step_padded;
 }
 
 // Soft tokens: all KV entries, and the rows themselves. A repeated part: sinks, the part, and the rows
@@ -160,6 +155,7 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
 }
 
 void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  on.timer->begin(Operation::kScore, layer);
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
   attention_scores.heads = lists_.at(at_.score_heads) + layers_[layer].score_heads.first,
   attention_scores.count = llm_.kv_heads;
@@ -228,7 +224,17 @@ void CompressedCache::score_intents(const Work& work, const RankBatch& batch, co
   if (shape_.slot_retention == SlotRetention::kInPlace) to.scores += batch.count() * to.stride, to.copies = 1;
   std::function<void(uint32_t)> open;
   if (kv_entries_.packed()) open = [&](uint32_t layer) { unpack_ranked(layer, on); };
-  intents_->score(access_.session(work.rows.request), what, to, open, on.stream);
+  const RankBatch::Head& any = batch.heads[0];
+  const std::span<const uint32_t> positions = work.request->kv_entries.positions(any.head).subspan(any.first);
+  const auto row_of = [&](uint32_t position) {
+    return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
+                                 positions.begin());
+  };
+  IntentScores::Asked asked{{row_of(work.compression->query.begin), row_of(work.compression->query.end)},
+                            any.rows};
+  for (uint32_t range = forced.begin; range < forced.end; ++range)
+    asked.candidates -= batch.forced[range].end - batch.forced[range].begin;
+  intents_->score(access_.session(work.rows.request), what, asked, to, open, on.stream);
 }
 
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
@@ -146,6 +147,7 @@ void CompressedCache::plan_staged() {
 void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const RankBatch& batch = layers_[layer].staged;
   const uint32_t* const tables = lists_.at(at_.tables);
+  on.timer->begin(Operation::kScore, layer);
   const auto tokens = work_[batch.heads[0].work].compression->end;
   if (scores_->by_position()) {
     send_position_scores(batch, on);
@@ -159,16 +161,16 @@ void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const
                      work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
     }
   }
-  select_and_move(batch, lists_, tables, on);
+  select_and_move(batch, lists_, tables, layer, on);
   if (pages_ != nullptr)
     pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
   if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
 void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists,
-                                      const uint32_t* tables, const StepStream& on) {
+                                      const uint32_t* tables, uint32_t layer, const StepStream& on) {
   const auto shape = [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); };
-  on.timer->begin(Operation::kSelect);
+  on.timer->begin(Operation::kSelect, layer);
   SelectArgs select{scores_->scores(),
                     batch.rows_max,
                     lists.at(batch.at.selects),
@@ -179,7 +181,7 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
                     batch.rows_max};
   must(select_entries(select, on.stream), "select_entries", 0, shape);
   if (batch.compacts.empty()) return;
-  on.timer->begin(Operation::kMove);
+  on.timer->begin(Operation::kMove, layer);
   if (kv_entries_.packed()) {
     return kv_entries_.packed_heads().move(tables, kv_entries_.scorer_state(), lists.at(batch.at.compacts),
                                            retained_.as<uint32_t>(), batch.count(), on.stream);
@@ -228,6 +230,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   const ListAt<uint32_t> tables = rank_lists_.add(tables_);
   if (kv_entries_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
+  on.timer->begin(Operation::kUpload);
   rank_lists_.send(on.stream);
   const uint32_t* const at = rank_lists_.at(tables);
   on.timer->begin(Operation::kScore);
@@ -331,11 +334,11 @@ void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
   }
 }
 
-void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
+// Heads of a compression whose rows are not staged, with their scores. The step's own tables are not needed
+// any more, or not yet: those of this compression take their place.
+RankBatch CompressedCache::rank_all(size_t index, const StepStream& on) {
   Work& work = work_[index];
-  // Tables of the step are not needed any more: those of this compression take their place.
-  tables_.clear();
-  for (Work& each : work_) each.reads.clear(), each.pages.clear();
+  clear_tables();
   retained_total_ = 0;
   if (kv_entries_.packed()) open_ranked(&work);
   RankBatch batch;
@@ -344,12 +347,19 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
     add_ranked(index, head, &batch);
   }
   score_all(index, &batch, on);
-  if (shape_.slot_retention == SlotRetention::kInPlace) return compress_in_place(index, &batch, on, values);
+  return batch;
+}
+
+void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
+  Work& work = work_[index];
+  RankBatch batch = rank_all(index, on);
+  if (shape_.slot_retention == SlotRetention::kInPlace)
+    return compress_in_place(index, &batch, on, &values->retained_live);
   const std::vector<uint32_t> retained = counts(work, batch, on);
   for (uint32_t i = 0; i < batch.count(); ++i)
     choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
   const ListAt<uint32_t> tables = send_choice(&batch, on);
-  select_and_move(batch, choice_lists_, choice_lists_.at(tables), on);
+  select_and_move(batch, choice_lists_, choice_lists_.at(tables), kNoLayer, on);
   finish_choice(on);
   apply(batch);
   if (!work.compression->keep.empty()) return;  // the policy knows
@@ -358,12 +368,22 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   }
 }
 
+// What the request begins with, before its rows: none of these is a KV entry yet.
+void CompressedCache::compress_before(size_t index, const StepStream& on) {
+  Work& work = work_[index];
+  const uint32_t tokens = std::exchange(work.rows.tokens, 0);
+  RankBatch batch = rank_all(index, on);
+  compress_in_place(index, &batch, on, &work.live);
+  work.rows.tokens = tokens;
+}
+
 ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
   grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   choice_lists_.clear();
   const ListAt<uint32_t> tables = choice_lists_.add(tables_);
   batch->add_to(&choice_lists_);
+  on.timer->begin(Operation::kUpload);
   choice_lists_.send(on.stream);
   return tables;
 }
@@ -376,7 +396,7 @@ void CompressedCache::finish_choice(const StepStream& on) {
 
 // A token goes from all heads at once: one score each, the mean.
 void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const StepStream& on,
-                                        DataOutcomes* values) {
+                                        std::vector<uint64_t>* live_out) {
   Work& work = work_[index];
   const Compression& c = *work.compression;
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
@@ -406,7 +426,7 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
   finish_choice(on);
   const std::vector<uint32_t> rows = rows_left(work, one, retained);
   const std::span<const uint32_t> had = work.request->kv_entries.positions(0);
-  std::vector<uint32_t> left = retain_tokens(had, rows, c.end, &values->retained_live, [&](uint32_t row) {
+  std::vector<uint32_t> left = retain_tokens(had, rows, c.end, live_out, [&](uint32_t row) {
     shared_.drop(work.request->kv_entries.place(0, row));
   });
   work.request->kv_entries.drop_all_but(std::move(left));

@@ -8,13 +8,22 @@
 
 namespace kvtwin::cuda {
 
+// Tables begin anew, and with them all that names a place in one.
+void CompressedCache::clear_tables() {
+  tables_.clear();
+  for (Work& work : work_)
+    work.reads.clear(), work.pages.clear(), work.held.clear(), work.dequantized.clear();
+}
+
 void CompressedCache::clear_lists() {
+  clear_tables();
   for (LayerLists& lists : layers_) lists = {};
-  tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
+  visible_.clear(), iota_.clear(), slots_.clear();
   decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
       score_heads_.clear();
   dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
   if (pages_ != nullptr) pages_->clear();
+  if (partition_ != nullptr) partition_->clear();
   retained_total_ = score_rows_max_ = score_queries_max_ = 0;
   listed_ = false;
 }
@@ -22,14 +31,14 @@ void CompressedCache::clear_lists() {
 void CompressedCache::write_lists(const StepStream& on) {
   clear_lists();
   // Copies of the KV entries of one page, or of all rows of the step.
-  iota_.resize(std::max(memory_.page_tokens, rows_));
+  iota_.resize(std::max(memory_.page_tokens, padded_));
   std::iota(iota_.begin(), iota_.end(), 0);
   for (const Work& work : work_) listed_ = listed_ || (work.rows.tokens == 1 && has_dropped_slots(work));
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     LayerLists& lists = layers_[l];
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
     lists.slots = size(slots_);
-    slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
+    slots_.resize(slots_.size() + size_t{padded_} * llm_.kv_heads, {kNoBlock, 0});
     if (kv_entries_.packed())
       dequantized_slots_.resize(slots_.size()), kv_entries_.packed_heads().begin_layer();
     if (pages_ != nullptr) pages_->begin_layer();
@@ -41,6 +50,10 @@ void CompressedCache::write_lists(const StepStream& on) {
     for (Work& work : work_) {
       for (uint32_t h = 0; h < llm_.kv_heads && work.rows.tokens > 0; ++h) add_head(l, h, &work);
     }
+    for (uint32_t row = rows_; row < padded_; ++row) {
+      for (uint32_t h = 0; h < llm_.kv_heads; ++h)
+        decodes_.push_back({row * llm_.query_heads + h * (llm_.query_heads / llm_.kv_heads), 0, 0, 0});
+    }
     lists.decodes.count = size(decodes_) - lists.decodes.first;
     lists.chunks.count = size(chunks_) - lists.chunks.first;
     lists.others.count = size(others_) - lists.others.first;
@@ -51,8 +64,10 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.packs.count = size(packs_) - lists.packs.first;
     lists.unpacks.count = size(unpacks_) - lists.unpacks.first;
     lists.fused.count = size(fused_) - lists.fused.first;
+    if (partition_ != nullptr) partition_->end_layer();
   }
   if (kv_entries_.packed()) grow_dequantized();
+  if (partition_ != nullptr) attention_.reserve_splits(rows_ * llm_.kv_heads, partition_->splits_max());
   plan_staged();
   send_lists(on);
 }
@@ -68,6 +83,8 @@ void CompressedCache::send_lists(const StepStream& on) {
   at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   if (pages_ != nullptr) pages_->add_to(&lists_);
+  if (partition_ != nullptr) partition_->add_to(&lists_);
+  on.timer->begin(Operation::kUpload);
   lists_.send(on.stream);
   if (score_heads_.empty()) return;
   AttentionScoreArgs attention_scores = attention_score_args(nullptr);
@@ -76,17 +93,27 @@ void CompressedCache::send_lists(const StepStream& on) {
   scores_->reserve_attention_scores(attention_scores);
 }
 
-// Then every layer has a decode for each row and KV head, and nothing else. Packed KV entries have more
-// lists.
+// Whether the step has decodes alone, of which nothing is captured, gathered or compressed. Packed KV entries
+// have more lists.
+bool CompressedCache::has_decodes_alone() const {
+  if (probing_.has_value() || kv_entries_.packed() || partition_ != nullptr) return false;
+  return attention_.decode_takes() && std::all_of(work_.begin(), work_.end(), [&](const Work& work) {
+           return work.compression == nullptr && work.rows.tokens == 1 && !scores_->observes(work.rows) &&
+                  scores_->capture_range(work.rows).count == 0;
+         });
+}
+
+// Rows of no request, which read and write nothing, up to `size` rows.
+void CompressedCache::pad(uint32_t size, StepRows* rows) {
+  for (; padded_ < size; ++padded_, ++rows->padding) rows->positions.push_back(0);
+  KVT_CHECK(padded_ <= memory_.rows_max);
+}
+
+// Then every layer has a decode for each row and KV head, and nothing else.
 bool CompressedCache::repeats(StepGraphKey* graph_key) const {
-  if (work_.empty() || probing_.has_value() || kv_entries_.packed()) return false;
-  for (const Work& work : work_) {
-    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->capture_range(work.rows).count > 0)
-      return false;
-  }
-  if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;
-  if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||
-      !score_heads_.empty())
+  if (padded_ == 0 || !has_decodes_alone()) return false;
+  if (decodes_.size() != size_t{padded_} * llm_.kv_heads * llm_.layers) return false;
+  if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty())
     return false;
   lists_.add_to(graph_key, at_.slots);
   lists_.add_to(graph_key, at_.decodes);
@@ -112,7 +139,7 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
     add_attention_scores(head, *work, read);
   }
   if (kv_entries_.packed()) return add_dequantized_rows(head, column, work, read);
-  add_rows(kv_head, column, work, read);
+  add_rows(head, column, work, read);
 }
 
 const CompressedCache::Read& CompressedCache::read_of(Work* work, uint32_t head) {
@@ -140,6 +167,11 @@ uint32_t CompressedCache::past(const Work& work, uint32_t head) const {
   const uint32_t kv_entries = work.request->kv_entries.kv_entries(head);
   if (shape_.is_ring(shape_.groups.group_of(head))) return std::min(work.rows.context, shape_.ring_slots());
   return work.rows.staged ? kv_entries : kv_entries - work.rows.tokens;
+}
+
+// Tokens of the request that have been ranked. Rings rank by position, as tokens come.
+uint32_t CompressedCache::ranked_tokens(const Work& work) const {
+  return shape_.tables.rings > 0 ? work.rows.context : work.request->ranked;
 }
 
 // Rows that have no pages stand in scratch pages, behind a copy of the KV entries that are on the same page.
@@ -252,11 +284,12 @@ AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t
   return {id / page * columns + column, id % page};
 }
 
-void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read) {
+void CompressedCache::add_rows(uint32_t head, uint32_t column, Work* work, const Read& read) {
   const cpu::StepRows& rows = work->rows;
-  const uint32_t group = llm_.query_heads / llm_.kv_heads;
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, kv_head = head % llm_.kv_heads;
   if (rows.tokens == 1 && read.listed == listed_) {
     decodes_.push_back({rows.row * llm_.query_heads + kv_head * group, read.table, read.before + 1, column});
+    if (partition_ != nullptr) partition_->add(head, read.before + 1, ranked_tokens(*work), rows.context + 1);
     return;
   }
   if (!read.listed && attention_.chunk_takes()) {
@@ -312,7 +345,7 @@ void CompressedCache::add_holds(uint32_t head, Work* work) {
 
 // What the rows of an entry see of a head, for accumulators and stamps.
 void CompressedCache::add_attention_scores(uint32_t head, const Work& work, const Read& read) {
-  KVT_CHECK(!read.listed && !work.rows.staged && !kv_entries_.packed());
+  KVT_CHECK(!work.rows.staged && !kv_entries_.packed());
   const bool newest = scores_->spec().scorer->source == kernels::ScoreSource::kStamps;
   const uint32_t queries = newest ? 1 : work.rows.tokens, first = work.rows.tokens - queries;
   AttentionScoreHead attention_scores;

@@ -1,6 +1,5 @@
-// HostScores computes on the host the scores that have no kernel: Expected Attention, CriticalKV and
-// IntentKV's residual. It runs the definitions (cpu::KvEntryScorer, cpu::IntentMemory) on the GPU's bf16 KV
-// entries and queries.
+// HostScores computes on the host the scores that have no kernel: Expected Attention and CriticalKV. It runs
+// the definitions (cpu::KvEntryScorer, cpu::IntentMemory) on the GPU's bf16 KV entries and queries.
 //
 // Every compression copies the keys (and values) that it ranks to the host, so it is slow.
 

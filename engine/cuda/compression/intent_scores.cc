@@ -10,6 +10,21 @@
 
 namespace kvtwin::cuda {
 
+IntentScores::IntentScores(const kernels::ScoreSpec& spec, const LlmSpec* llm,
+                           const cpu::ScorerWeights* weights)
+    : spec_(spec),
+      llm_(*llm),
+      rope_(rope_frequencies(*llm)),
+      residual_(weights->residual),
+      memory_(spec, llm, &rope_, weights) {
+  if (!corrects()) return;
+  const std::vector<float> all = intent_residual_weights(residual_);
+  const uint64_t bytes = all.size() * sizeof(float);
+  grow(&residual_on_, Buffer::Kind::kDevice, bytes, "weights of IntentKV's residual");
+  must(cudaMemcpy(residual_on_.as<float>(), all.data(), bytes, cudaMemcpyHostToDevice),
+       "copy of the residual's weights", bytes);
+}
+
 void IntentScores::remember(SessionId session, const DeviceScorer& scores,
                             const DeviceScorer::State& captured, uint32_t tokens, cudaStream_t stream) {
   // Rotations are removed on the host.
@@ -30,7 +45,39 @@ void IntentScores::remember(SessionId session, const DeviceScorer& scores,
   memory_.remember_means(session, {numbers_host_.as<float>(), count});
 }
 
-void IntentScores::score(SessionId session, IntentScoreArgs what, const Target& to,
+// The turns' memories, oldest first, and what the residual takes of the newest.
+void IntentScores::send_memory(const std::vector<cpu::IntentMemory::ByLayer>& turns, cudaStream_t stream) {
+  const uint64_t count = turns.size() * llm_.layers * width() + llm_.head_dim, bytes = count * sizeof(float);
+  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
+  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+  float* next = numbers_host_.as<float>();
+  for (const cpu::IntentMemory::ByLayer& turn : turns) {
+    for (const std::vector<float>& layer : turn) next = std::copy(layer.begin(), layer.end(), next);
+  }
+  const std::span<float> mbar(next, llm_.head_dim);
+  std::fill(mbar.begin(), mbar.end(), 0.0f);
+  for (uint32_t l = 0; corrects() && l < llm_.layers; ++l)
+    kernels::intent_add_memory(llm_.layers, llm_.query_heads, turns.back()[l], mbar);
+  must(
+      cudaMemcpyAsync(numbers_.as<float>(), numbers_host_.as<float>(), bytes, cudaMemcpyHostToDevice, stream),
+      "copy of a session's memory", bytes, [&] { return fmt::format("{} turns", turns.size()); });
+}
+
+IntentResidualArgs IntentScores::residual_args(const IntentScoreArgs& rule, const Asked& asked,
+                                               const float* mbar) {
+  IntentResidualArgs out;
+  out.rule = rule, out.weights = residual_on_.as<float>(), out.mbar = mbar;
+  out.b2 = residual_.b2, out.gain = std::clamp(residual_.gain, 0.0f, residual_.gain_max);
+  out.cross_attention = residual_.cross_attention;
+  out.span_begin = asked.span.begin, out.span_end = asked.span.end, out.candidates = asked.candidates;
+  out.norm = spec_.rule_norm;
+  grow(&residual_workspace_, Buffer::Kind::kDevice, intent_residual_floats(out) * sizeof(float),
+       "mean keys of IntentKV's residual");
+  out.workspace = residual_workspace_.as<float>();
+  return out;
+}
+
+void IntentScores::score(SessionId session, IntentScoreArgs what, const Asked& asked, const Target& to,
                          const std::function<void(uint32_t layer)>& open, cudaStream_t stream) {
   const auto shape = [&] { return fmt::format("{} layers, {} rows", llm_.layers, what.rows); };
   const std::vector<cpu::IntentMemory::ByLayer>* const turns = memory_.find(session);
@@ -38,31 +85,30 @@ void IntentScores::score(SessionId session, IntentScoreArgs what, const Target& 
     const uint64_t bytes = to.copies * to.stride * sizeof(float);
     return must(cudaMemsetAsync(to.scores, 0, bytes, stream), "scores of a session without a memory", bytes);
   }
-  const uint64_t each = llm_.layers * width(), bytes = turns->size() * each * sizeof(float);
-  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
-  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
-  float* next = numbers_host_.as<float>();
-  for (const cpu::IntentMemory::ByLayer& turn : *turns) {
-    for (const std::vector<float>& layer : turn) next = std::copy(layer.begin(), layer.end(), next);
-  }
-  must(
-      cudaMemcpyAsync(numbers_.as<float>(), numbers_host_.as<float>(), bytes, cudaMemcpyHostToDevice, stream),
-      "copy of a session's memory", bytes, shape);
+  send_memory(*turns, stream);
   what.scale = 1 / (std::sqrt(static_cast<float>(llm_.head_dim)) * spec_.intent.temperature);
   what.layers = llm_.layers, what.query_heads = llm_.query_heads, what.kv_heads = llm_.kv_heads;
   grow(&workspace_, Buffer::Kind::kDevice, intent_floats(what) * sizeof(float), "logits of IntentKV's rule");
   what.workspace = workspace_.as<float>();
+  const uint64_t each = llm_.layers * width();
+  IntentResidualArgs residual;
+  if (corrects()) residual = residual_args(what, asked, numbers_.as<float>() + turns->size() * each);
   for (size_t turn = 0; turn < turns->size(); ++turn) {
     what.memory = numbers_.as<float>() + turn * each;
-    for (uint32_t l = 0; open && l < llm_.layers; ++l) {
-      open(l);
-      must(intent_layers(what, l, 1, stream), "intent_layers", 0, shape);
-    }
-    if (!open) must(intent_layers(what, 0, llm_.layers, stream), "intent_layers", 0, shape);
-    must(intent_scores(what, memory_.factor(turn, turns->size()), turn > 0, to.scores, to.stride, to.copies,
-                       stream),
+    const bool sums_keys = corrects() && turn == 0;
+    const auto layers = [&](uint32_t first, uint32_t count) {
+      must(intent_layers(what, first, count, stream), "intent_layers", 0, shape);
+      if (sums_keys) must(intent_key_sums(residual, first, count, stream), "intent_key_sums", 0, shape);
+    };
+    for (uint32_t l = 0; open && l < llm_.layers; ++l) open(l), layers(l, 1);
+    if (!open) layers(0, llm_.layers);
+    must(intent_scores(what, memory_.factor(turn, turns->size()), turn > 0, to.scores, to.stride,
+                       corrects() ? 1 : to.copies, stream),
          "intent_scores", 0, shape);
   }
+  if (corrects())
+    must(intent_correct_scores(residual, to.scores, to.stride, to.copies, stream), "intent_correct_scores", 0,
+         shape);
 }
 
 }  // namespace kvtwin::cuda

@@ -29,29 +29,28 @@ Result<KvEntryMemory> KvEntryMemory::make(const KvMemory& memory, const LlmSpec&
     lanes = std::max(lanes, lane + 1);
   }
   out.pages_ = memory.pages_gpu + lanes * scratch;
-  const auto make = [&](uint64_t bytes, const char* what) {
-    Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what,
-                                       fmt::format("{} pages of {} bytes, {} of them scratch", out.pages_,
-                                                   out.page_bytes(), lanes * scratch));
-    if (!made) made.error().hint = "give fewer: --set=memory.gpu_pages=N";
-    return made;
+  const auto make = [&](uint64_t page_bytes, DevicePages* pages) -> Result<void> {
+    Result<DevicePages> made = DevicePages::make_packed(page_bytes, 1, out.pages_, memory.pages_host);
+    if (!made) return tl::unexpected<Error>(made.error());
+    *pages = std::move(*made);
+    return {};
   };
+  const uint64_t numbers = uint64_t{out.columns_} * out.page_tokens_;
   if (format.format == Format::kBf16) {
-    Result<Buffer> pool = make(out.pages_ * out.page_bytes(), "KV pages");
-    if (!pool) return tl::unexpected<Error>(pool.error());
-    out.pool_ = std::move(*pool);
+    const uint64_t bytes = 2 * numbers * out.head_dim_ * sizeof(__nv_bfloat16);
+    if (Result<void> ok = make(bytes, &out.pool_); !ok) return tl::unexpected<Error>(ok.error());
   } else {
-    Result<PackedHeads> packed = PackedHeads::make(
-        &llm, {format.format, format.group, memory.page_tokens, out.columns_, out.pages_, memory.rows_max});
+    Result<PackedHeads> packed =
+        PackedHeads::make(&llm, {format.format, format.group, memory.page_tokens, out.columns_, out.pages_,
+                                 memory.pages_host, memory.rows_max});
     if (!packed) return tl::unexpected<Error>(packed.error());
     out.packed_.emplace(std::move(*packed));
   }
-  Result<Buffer> scorer_state =
-      make(uint64_t{out.pages_} * out.columns_ * out.page_tokens_ * sizeof(float), "marks of KV entries");
-  if (!scorer_state) return tl::unexpected<Error>(scorer_state.error());
-  out.scorer_state_ = std::move(*scorer_state);
-  if (Result<void> ok = check(cudaMemset(out.scorer_state_.as<void>(), 0, out.scorer_state_.bytes()),
-                              "cudaMemset", "marks of KV entries", out.scorer_state_.bytes());
+  if (Result<void> ok = make(numbers * sizeof(float), &out.scorer_state_); !ok)
+    return tl::unexpected<Error>(ok.error());
+  const uint64_t bytes = out.pages_ * out.scorer_state_.page_bytes();
+  if (Result<void> ok =
+          check(cudaMemset(out.scorer_state(), 0, bytes), "cudaMemset", "marks of KV entries", bytes);
       !ok)
     return tl::unexpected<Error>(ok.error());
   return out;
@@ -64,30 +63,14 @@ uint32_t KvEntryMemory::scratch(uint32_t head, uint32_t index) const {
 
 void KvEntryMemory::poison(PageId page, cudaStream_t stream) const {
   KVT_CHECK(raw(page) < pages_gpu_);
-  const auto shape = [&] { return fmt::format("page {}", raw(page)); };
-  if (packed_) {
-    packed_->poison(raw(page), stream);
-  } else {
-    must(cudaMemsetAsync(pool_.as<char>(raw(page) * page_bytes()), 0xff, page_bytes(), stream),
-         "poisoning of a page", page_bytes(), shape);
-  }
-  must(cudaMemsetAsync(scorer_state_.as<char>(raw(page) * state_bytes()), 0xff, state_bytes(), stream),
-       "poisoning of marks", state_bytes(), shape);
+  packed_ ? packed_->poison(page, stream) : pool_.poison(page, stream);
+  scorer_state_.poison(page, stream);
 }
 
 void KvEntryMemory::copy(PageId source, PageId target, cudaStream_t stream) const {
-  KVT_CHECK(raw(source) < pages_gpu_ && raw(target) < pages_gpu_);
-  const auto move = [&](const Buffer& of, uint64_t bytes) {
-    must(cudaMemcpyAsync(of.as<char>(raw(target) * bytes), of.as<char>(raw(source) * bytes), bytes,
-                         cudaMemcpyDeviceToDevice, stream),
-         "copy of a page", bytes, [&] { return fmt::format("page {} to {}", raw(source), raw(target)); });
-  };
-  if (packed_) {
-    packed_->copy(raw(source), raw(target), stream);
-  } else {
-    move(pool_, page_bytes());
-  }
-  move(scorer_state_, state_bytes());
+  const PageId from = stored_page(source), to = stored_page(target);
+  packed_ ? packed_->copy(from, to, stream) : pool_.copy(from, to, stream);
+  scorer_state_.copy(from, to, stream);
 }
 
 }  // namespace kvtwin::cuda

@@ -1,8 +1,9 @@
 // KvEntryMemory: KV entries, bf16 or packed (packed_heads.h), where pages belong to head groups, one number
-// besides of each (its scorer state), and scratch pages after them, for rows that have no page yet.
+// besides of each (its scorer state), and scratch pages after them, for rows that have no page yet. Pages of
+// the host tier are in pinned memory and have the same parts.
 //
-//   pool   [pages ++ scratch][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
-//   state  [pages ++ scratch][columns][page_tokens]
+//   pool   [pages ++ scratch ++ host][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
+//   state  [pages ++ scratch ++ host][columns][page_tokens]
 // All layers are in one pool: a head's column says where it is (docs/design/methods/tangram.md#ragged-pages).
 // Scratch is one layer deep: heads of one layer that share a column have scratch pages of their own, the next
 // layer uses them again. Packed: packed_heads.h has such pages, scratch among them; scorer state is as here.
@@ -16,7 +17,7 @@
 #include "engine/common/request_table.h"
 #include "engine/cpu/compression/kv_entry_store.h"
 #include "engine/cuda/caches.h"
-#include "engine/cuda/device/buffer.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/packed/packed_heads.h"
 #include "kernels/common/kv_entry_heads.h"
 
@@ -32,38 +33,38 @@ class KvEntryMemory {
                                     const cpu::KvEntryFormat& format = {});
 
   uint32_t columns() const { return columns_; }
-  uint32_t pages() const { return pages_; }  // scratch among them
+  uint32_t pages() const { return pages_; }  // on the GPU, scratch among them
   bool packed() const { return packed_.has_value(); }
   PackedHeads& packed_heads() { return *packed_; }
   const PackedHeads& packed_heads() const { return *packed_; }
   // What rows are written to and read from: packed, the wide KV entries of a layer.
-  __nv_bfloat16* pool() const { return packed_ ? packed_->pool() : pool_.as<__nv_bfloat16>(); }
-  float* scorer_state() const { return scorer_state_.as<float>(); }
+  __nv_bfloat16* pool() const { return packed_ ? packed_->pool() : pool_.layer(0); }
+  float* scorer_state() const { return reinterpret_cast<float*>(scorer_state_.packed_layer(0)); }
   // What is read of keys and values: packed, wide KV entries, which have tables of their own.
   KvEntryPool kv_entries(const uint32_t* tables, bool listed) const {
     return packed_ ? packed_->dequantized() : stored(tables, listed);
   }
   // As KV entries and scorer state lie in pages; packed, only where they are.
   KvEntryPool stored(const uint32_t* tables, bool listed) const {
-    return {pool_.as<__nv_bfloat16>(), tables, page_tokens_, columns_, head_dim_, listed};
+    return {pool_.layer(0), tables, page_tokens_, columns_, head_dim_, listed};
   }
   // Scratch page `index` of the head's lane.
   uint32_t scratch(uint32_t head, uint32_t index) const;
   uint32_t lane_of(uint32_t head) const { return lanes_[head]; }
   uint32_t scratch_pages() const { return scratch_; }
 
-  // `target` becomes what `source` is, scorer state included. REQUIRES: pages of the GPU.
+  // `target` becomes what `source` is, scorer state included. Either may be of the host tier.
   void copy(PageId source, PageId target, cudaStream_t stream) const;
-  // Every value becomes NaN.
+  // Every value becomes NaN. REQUIRES: a page of the GPU.
   void poison(PageId page, cudaStream_t stream) const;
 
  private:
-  uint64_t page_bytes() const {
-    return uint64_t{2} * columns_ * page_tokens_ * head_dim_ * sizeof(__nv_bfloat16);
+  // The host's pages come after the scratch pages.
+  PageId stored_page(PageId page) const {
+    return raw(page) < pages_gpu_ ? page : PageId{raw(page) + pages_ - pages_gpu_};
   }
-  uint64_t state_bytes() const { return uint64_t{columns_} * page_tokens_ * sizeof(float); }
 
-  Buffer pool_, scorer_state_;
+  DevicePages pool_, scorer_state_;    // as one layer
   std::optional<PackedHeads> packed_;  // then there is no pool_
   std::vector<uint32_t> lanes_;        // by head
   uint32_t page_tokens_ = 0, columns_ = 0, head_dim_ = 0, pages_gpu_ = 0, pages_ = 0, scratch_ = 0;

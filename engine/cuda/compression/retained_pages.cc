@@ -14,13 +14,9 @@ Result<std::unique_ptr<RetainedPages>> RetainedPages::make(const LlmSpec* llm, c
                                                            const Shape& shape) {
   std::unique_ptr<RetainedPages> out(new RetainedPages(llm, spec, shape));
   out->tail_pages_ = div_ceil(shape.tail_entries, kDequantizedPage) + 2;
-  const uint64_t bytes = uint64_t{shape.pages} * shape.columns * 2 * llm->head_dim * sizeof(__nv_bfloat16);
-  Result<Buffer> summaries = Buffer::make(Buffer::Kind::kDevice, bytes, "summaries of pages",
-                                          fmt::format("{} pages of {} heads", shape.pages, shape.columns));
-  if (!summaries) {
-    summaries.error().hint = "give fewer: --set=memory.gpu_pages=N";
-    return tl::unexpected<Error>(summaries.error());
-  }
+  const uint64_t bytes = uint64_t{shape.columns} * 2 * llm->head_dim * sizeof(__nv_bfloat16);
+  Result<DevicePages> summaries = DevicePages::make_packed(bytes, 1, shape.pages, shape.pages_host);
+  if (!summaries) return tl::unexpected<Error>(summaries.error());
   out->summaries_ = std::move(*summaries);
   return out;
 }
@@ -174,7 +170,7 @@ void RetainedPages::summarise(const SummaryPage* pages, uint32_t count, const __
                               cudaStream_t stream) const {
   if (count == 0) return;
   SummaryArgs args;
-  args.pool = pool, args.pages = pages, args.out = summaries_.as<__nv_bfloat16>(), args.count = count;
+  args.pool = pool, args.pages = pages, args.out = summaries_.layer(0), args.count = count;
   args.page_tokens = kDequantizedPage, args.head_dim = llm_.head_dim, args.kind = kind_of(spec_.summary);
   must(summarise_pages(args, stream), "summarise_pages", 0, [&] { return fmt::format("{} pages", count); });
 }
@@ -196,7 +192,7 @@ void RetainedPages::choose(uint32_t layer, const DeviceLists& lists, uint32_t* t
   ChoiceArgs args;
   args.rows = part(lists, at_.choices, &Layer::choices, layer), args.count = mine.choices;
   args.lists = tables, args.tables = tables;
-  args.summaries = summaries_.as<__nv_bfloat16>(), args.q = q, args.scores = scores_.as<float>();
+  args.summaries = summaries_.layer(0), args.q = q, args.scores = scores_.as<float>();
   const auto text = [&] { return fmt::format("{} heads, {} pages at most", mine.choices, mine.candidates); };
   must(score_pages(shape, args, stream), "score_pages", 0, text);
   must(choose_pages(shape, args, stream), "choose_pages", 0, text);

@@ -4,7 +4,9 @@
 // engine/cpu/compression/compressed_choice.cc with choices on the device (kernels/select/page_choice.h: each
 // head is a row of one KV head, and blocks are its pages).
 //
-//   summaries  [pages][columns][high, low][head_dim] in bf16, of full pages whose KV entries no longer move
+//   summaries  [pages ++ host][columns][high, low][head_dim] in bf16, of full pages whose KV entries no
+//   longer
+//              move
 //   tails      [requests][heads][pages of a tail] in bf16: exact KV entries, from the first page without a
 //   summary on.
 //              During a prompt the next compression may move its window; a tail holds at most this window and
@@ -31,7 +33,7 @@ namespace kvtwin::cuda {
 class RetainedPages {
  public:
   struct Shape {
-    uint32_t pages = 0, columns = 1;
+    uint32_t pages = 0, pages_host = 0, columns = 1;
     uint32_t heads = 0;         // layers * kv_heads
     uint32_t tail_entries = 0;  // that a cut may move, at most
   };
@@ -55,6 +57,10 @@ class RetainedPages {
   // Call when a request begins (also after a preemption), and when it has ended.
   void begin(Tail* tail);
   void end(const Tail& tail) { free_slots_.push_back(tail.slot); }
+  // `target` has the summaries of `source`.
+  void copy_page(PageId source, PageId target, cudaStream_t stream) const {
+    summaries_.copy(source, target, stream);
+  }
 
   // ---- a step's lists, layer by layer
   void clear();
@@ -113,7 +119,8 @@ class RetainedPages {
   const cpu::ResidentShape budget_;
   uint32_t tail_pages_ = 0, slots_ = 0, room_ = 0;  // room_: slots with memory
   std::vector<uint32_t> free_slots_;
-  Buffer summaries_, tails_, scores_;
+  DevicePages summaries_;
+  Buffer tails_, scores_;
   // Lists of the current step, layer by layer.
   std::vector<Layer> layers_;
   std::vector<KvEntrySpan> rows_, overlays_, saves_;

@@ -5,17 +5,6 @@
 #include <iterator>
 
 namespace kvtwin::cuda {
-namespace {
-
-constexpr const char* kNames[] = {
-    "upload",          "embed",         "norm",          "qkv",     "append",     "plan", "decode attention",
-    "chunk attention", "row attention", "attention out", "gate up", "activation", "down", "logits",
-    "sample",          "score",         "select",        "move"};
-static_assert(std::size(kNames) == kOperations);
-
-}  // namespace
-
-const char* name_of(Operation operation) { return kNames[static_cast<size_t>(operation)]; }
 
 void OperationLog::add(EngineId engine, StepOperations step) {
   Row row;
@@ -49,8 +38,8 @@ std::string OperationLog::csv() const {
       if (row.count[kind] == 0) continue;
       fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}\n", raw(row.engine),
                      raw(step.step), step.rows, step.samples, step.decode_rows, step.decode_entries,
-                     step.chunk_entries, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
-                     row.total[kind].ns);
+                     step.chunk_entries, step.issued.ns, step.ended.ns, name_of(static_cast<Operation>(kind)),
+                     row.count[kind], row.total[kind].ns);
     }
   }
   return out;

@@ -12,31 +12,9 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/steps/step_list.h"
 
 namespace kvtwin::cuda {
-
-enum class Operation : uint8_t {
-  kUpload,           // the step's work list
-  kEmbed,            // token ids to the residual stream
-  kNorm,             // RMS norms
-  kQkv,              // matrix products, by what they make
-  kAppend,           // rotation; keys and values into pages
-  kPlan,             // of decode attention
-  kDecodeAttention,  // rows that attention_decode takes
-  kChunkAttention,   // chunks that attention_prefill takes
-  kRowAttention,     // all other rows
-  kAttentionOut,
-  kGateUp,
-  kActivation,
-  kDown,
-  kLogits,
-  kSample,  // argmax, and the tokens back to the host
-  kScore,   // what scorers take down and make of it
-  kSelect,
-  kMove,  // KV entries that are kept, to where they stay
-};
-constexpr size_t kOperations = 18;
-const char* name_of(Operation operation);
 
 // Times are from the step's start.
 struct OperationTime {

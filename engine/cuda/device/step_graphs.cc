@@ -10,6 +10,7 @@ namespace kvtwin::cuda {
 
 StepGraphs::~StepGraphs() {
   for (const Graph& one : graphs_) forget(one);
+  for (const Graph& one : prepared_) forget(one);
   if (upload_ != nullptr) cudaStreamDestroy(upload_);
 }
 
@@ -23,11 +24,29 @@ void StepGraphs::forget(const Graph& one) {
   }
 }
 
+StepGraphs::Streams StepGraphs::streams_of(cudaStream_t stream, SideStreams* side_streams) {
+  Streams out{stream};
+  if (side_streams == nullptr) return out;
+  for (const cudaStream_t lane : side_streams->streams()) out.push_back(lane);
+  return out;
+}
+
+void StepGraphs::prepare(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
+                         const std::function<void()>& start) {
+  if (graphs_max_ == 0) return;
+  Graph& one = prepared_.emplace_back(Graph{graph_key, {}, {}});
+  one.captured = record(streams_of(stream, side_streams), side_streams, SideStreams::Capture::kGraph, start);
+  instantiate(&one);
+}
+
 void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
                      const std::function<void()>& start) {
   if (graphs_max_ == 0) return start();
-  const auto found = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const Graph& one) { return one.graph_key == graph_key; });
+  const auto is_it = [&](const Graph& one) { return one.graph_key == graph_key; };
+  const Streams streams = streams_of(stream, side_streams);
+  const auto ready = std::find_if(prepared_.begin(), prepared_.end(), is_it);
+  if (ready != prepared_.end()) return replay(*ready, streams, side_streams, start);
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), is_it);
   if (found == graphs_.end()) {
     if (graphs_.size() == graphs_max_) {
       forget(graphs_.back());
@@ -37,10 +56,6 @@ void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStr
     return start();
   }
   graphs_.splice(graphs_.begin(), graphs_, found);
-  Streams streams{stream};
-  if (side_streams != nullptr) {
-    for (const cudaStream_t lane : side_streams->streams()) streams.push_back(lane);
-  }
   // The device is busy with this step while the host prepares the graphs that a later step replays.
   if (found->captured.empty()) {
     start();
@@ -51,16 +66,22 @@ void StepGraphs::run(const StepGraphKey& graph_key, cudaStream_t stream, SideStr
     start();
     return instantiate(&*found);
   }
+  replay(*found, streams, side_streams, start);
+}
+
+void StepGraphs::replay(const Graph& one, const Streams& streams, SideStreams* side_streams,
+                        const std::function<void()>& start) {
   if (side_streams != nullptr && side_streams->watched()) {
     for (const cudaGraph_t graph : record(streams, side_streams, SideStreams::Capture::kRehearsal, start))
       cudaGraphDestroy(graph);
   }
   // In this order, because a side stream waits for events that the previous graph records.
   for (size_t i = 0; i < streams.size(); ++i) {
-    if (found->graphs[i] == nullptr) continue;
-    must(cudaGraphLaunch(found->graphs[i], streams[i]), "replay of a step's graph", 0, [&] {
-      return fmt::format("{} rows, {} decode sequences, {} samples", graph_key.rows.padded_rows,
-                         graph_key.rows.decodes_count, graph_key.rows.samples);
+    if (one.graphs[i] == nullptr) continue;
+    must(cudaGraphLaunch(one.graphs[i], streams[i]), "replay of a step's graph", 0, [&] {
+      const DeviceRows& rows = one.graph_key.rows;
+      return fmt::format("{} rows, {} decode sequences, {} samples", rows.padded_rows, rows.decodes_count,
+                         rows.samples);
     });
   }
   if (side_streams != nullptr) side_streams->launched();

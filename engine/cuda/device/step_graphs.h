@@ -9,6 +9,9 @@
 // the host longer than a small step takes the device. From the fourth time on it is replayed. The least
 // recently used graph makes room.
 //
+// Forms that are known before the first step are prepared: their graphs are made at start-up and stay. These
+// are steps of decodes, padded to captured sizes.
+//
 // A KvCache that moves pages during steps has streams of its own (SideStreams). Each is captured as a graph
 // of its own, and external events join the graphs: what a lane does for one step may still go on while the
 // next one begins, which one graph could not, because a graph ends when all of it has ended.
@@ -58,6 +61,10 @@ class StepGraphs {
   void run(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
            const std::function<void()>& start);
 
+  // Makes the graphs of a form for good, without computing anything. REQUIRES: as run(); kernels are loaded.
+  void prepare(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
+               const std::function<void()>& start);
+
   uint64_t replays() const { return replays_; }
 
  private:
@@ -67,13 +74,17 @@ class StepGraphs {
     std::vector<cudaGraphExec_t> graphs;  // the same; empty: not instantiated yet
   };
   using Streams = std::vector<cudaStream_t>;
+  static Streams streams_of(cudaStream_t stream, SideStreams* side_streams);
+  void replay(const Graph& one, const Streams& streams, SideStreams* side_streams,
+              const std::function<void()>& start);
   static std::vector<cudaGraph_t> record(const Streams& streams, SideStreams* side_streams,
                                          SideStreams::Capture how, const std::function<void()>& start);
   void instantiate(Graph* one);
   static void forget(const Graph& one);
 
   const uint32_t graphs_max_;
-  std::list<Graph> graphs_;        // the last used first
+  std::list<Graph> graphs_;  // the last used first
+  std::vector<Graph> prepared_;
   cudaStream_t upload_ = nullptr;  // of graphs, during steps
   uint64_t replays_ = 0;
 };

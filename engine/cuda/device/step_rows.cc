@@ -29,6 +29,7 @@ void StepRows::clear() {
   chunks.clear();
   others.clear();
   pages.clear();
+  padding = 0;
   decode_entries = chunk_entries = 0;
 }
 

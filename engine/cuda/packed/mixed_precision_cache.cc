@@ -74,7 +74,8 @@ void MixedPrecisionCache::poison(PageId page, cudaStream_t stream) {
 void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                                 const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
-  if (offset == 0 && !launch.requantisations.empty()) age(launch.requantisations, on.stream);
+  aged_ = offset == 0 && !launch.requantisations.empty();
+  if (aged_) age(launch.requantisations, on);
   taken_.clear();
   kv_entries_.place(launch, offset, entries, &request_parts_, &taken_);
   for (const PageId page : taken_) {
@@ -82,18 +83,23 @@ void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::
   }
   staged_.clear();
   fused_.clear();
-  for (const RequestPart& request_part : request_parts_) add_fraction(request_part, rows);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  bool decodes = true;
+  for (const RequestPart& request_part : request_parts_) {
+    add_fraction(request_part, rows);
+    decodes = decodes && !request_part.chunk;
+  }
+  if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
+  staged_.send(on);
+  fused_.send(on);
   waiting_.reserve(kv_entries_.waiting_pages());
 }
 
 // All layers at once: what the step itself packs may lie in pages that this empties.
-void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, cudaStream_t stream) {
+void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, const StepStream& on) {
   staged_.clear();
   std::vector<KvEntrySpan> unpacked, packed;
   for (const cpu::MixedPrecisionEntries::Aged& aged : kv_entries_.age(requantisations)) {
-    if (memory_.poison) poison(aged.target, stream);
+    if (memory_.poison) poison(aged.target, on.stream);
     const uint32_t base = staged_.open(memory_.page_tokens);
     const size_t first = unpacked.size();
     for (uint32_t i = 0; i < aged.from.size(); ++i)
@@ -103,10 +109,12 @@ void MixedPrecisionCache::age(std::span<const Requantisation> requantisations, c
   staged_.grow_pages();
   ageing_.clear();
   const ListAt<KvEntrySpan> unpacked_at = ageing_.add(unpacked), packed_at = ageing_.add(packed);
-  ageing_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  ageing_.send(on.stream);
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
-    staged_.unpack(pools_[1], layer, ageing_.at(unpacked_at), unpacked_at.count, stream);
-    staged_.pack(pools_[0], layer, ageing_.at(packed_at), packed_at.count, stream);
+    on.timer->begin(Operation::kRequantise, layer);
+    staged_.unpack(pools_[1], layer, ageing_.at(unpacked_at), unpacked_at.count, on.stream);
+    staged_.pack(pools_[0], layer, ageing_.at(packed_at), packed_at.count, on.stream);
   }
 }
 
@@ -216,25 +224,58 @@ void MixedPrecisionCache::plan(const DeviceRows& rows, const StepStream& on) {
 
 bool MixedPrecisionCache::repeats(StepGraphKey* graph_key) const {
   const DeviceRows& rows = graph_key->rows;
+  staged_.add_to(graph_key);
   return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
          staged_.repeats() && fused_.repeats();
 }
 
+ListedAttention MixedPrecisionCache::listed(const DeviceRows& rows) const {
+  return {.listed = true,
+          .rows = rows_present(rows),
+          .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
+          .packed_decodes = fused_.has_rows(),
+          .keeps = staged_.keeps(),
+          .requantises = aged_};
+}
+
 void MixedPrecisionCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                                  const StepStream& on) {
-  staged_.stage(layer, tensors, rows, pools_, &waiting_, on);
-  staged_.attend(layer, tensors, rows, on);
-  fused_.attend(layer, tensors, pools_, on);
-  staged_.keep(layer, waiting_, on.stream);
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    on.timer->begin(one);
+    if (one.kind == Operation::kPackedAttention) {
+      fused_.attend(layer, tensors, pools_, on.stream);
+    } else {
+      staged_.start(one, tensors, rows, pools_, &waiting_, on.stream);
+    }
+  }
 }
 
 void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"pages of two formats are not copied");
 }
 
+// What a decode packs goes to the pages of four bits.
+void MixedPrecisionCache::pad(uint32_t size, StepRows* rows) {
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
+    staged_.add_padding(1, rows);
+    fused_.add(row, {});
+  }
+}
+
+bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  if (!fused_.ready()) return false;
+  staged_.clear();
+  fused_.clear();
+  pad(size, rows);
+  staged_.send(on);
+  fused_.send(on);
+  return true;
+}
+
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
-  staged_.warm_up(size, on.stream, rows);
+  staged_.warm_up(size, on, rows);
   waiting_.reserve(1);
 }
 

@@ -32,6 +32,7 @@ class MixedPrecisionCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  ListedAttention listed(const DeviceRows& rows) const override;
   // Steps of decodes alone that read packed pages.
   bool repeats(StepGraphKey* graph_key) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
@@ -40,6 +41,7 @@ class MixedPrecisionCache final : public KvCache {
   // REQUIRES: never; there is no other tier.
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   using RequestPart = cpu::MixedPrecisionEntries::RequestPart;
@@ -63,8 +65,9 @@ class MixedPrecisionCache final : public KvCache {
   uint32_t kv_entry(uint32_t page, uint32_t slot) const;
   uint32_t waiting_kv_entry(const RequestPart& request_part, uint32_t slot) const;
   void poison(PageId page, cudaStream_t stream);
-  void age(std::span<const Requantisation> requantisations, cudaStream_t stream);
+  void age(std::span<const Requantisation> requantisations, const StepStream& on);
   void add_fraction(const RequestPart& request_part, StepRows* rows);
+  void pad(uint32_t size, StepRows* rows);
   bool add_fused(const RequestPart& request_part);
   void span_history(const RequestPart& request_part, uint32_t base);
   void span_actions(const RequestPart& request_part, uint32_t base);
@@ -77,6 +80,7 @@ class MixedPrecisionCache final : public KvCache {
   StagedEntries staged_;
   PackedAttention fused_;
   ExactEntries waiting_;
+  bool aged_ = false;  // KV entries, in the step at hand
   // Of the step.
   std::vector<RequestPart> request_parts_;
   std::vector<PageId> taken_;

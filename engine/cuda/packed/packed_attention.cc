@@ -92,11 +92,12 @@ PackedDecodeArgs PackedAttention::args() const {
   return out;
 }
 
-void PackedAttention::send(cudaStream_t stream) {
+void PackedAttention::send(const StepStream& on) {
   if (sequences_.empty()) return;
   upload_.clear();
   sequences_at_ = upload_.add(sequences_), pages_at_ = upload_.add(pages_);
-  upload_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  upload_.send(on.stream);
 }
 
 void PackedAttention::plan(const StepStream& on) {
@@ -110,16 +111,14 @@ void PackedAttention::plan(const StepStream& on) {
 }
 
 void PackedAttention::attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
-                             const StepStream& on, const void* staged) {
-  if (sequences_.empty()) return;
-  on.timer->begin(Operation::kDecodeAttention, layer);
+                             cudaStream_t stream, const void* staged) {
   PackedDecodeArgs request = args();
   for (const PackedPages& pool : pools) request.pool[*part_of(pool.format)] = pool.pages.packed_layer(layer);
   if (staged != nullptr) request.pool[kPartHighPrecision] = staged;
   request.q = tensors.q, request.out = tensors.out;
   PackedDecodeShape now = shape_;
   now.sequences = static_cast<uint32_t>(sequences_.size());
-  must(packed_decode(now, request, on.stream), "packed_decode", 0,
+  must(packed_decode(now, request, stream), "packed_decode", 0,
        [&] { return fmt::format("{} sequences, head_dim {}", sequences_.size(), shape_.head_dim); });
 }
 

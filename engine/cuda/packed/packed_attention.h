@@ -30,6 +30,7 @@ class PackedAttention {
   static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows,
                                       uint32_t pages, bool staged = false);
   bool ready() const { return shape_.sequences > 0; }
+  bool has_rows() const { return !sequences_.empty(); }  // of the step
 
   void clear();
   // What a row reads of one pool: the first `tokens` KV entries of `pages`, laid end to end.
@@ -40,13 +41,13 @@ class PackedAttention {
   };
   void add(uint32_t row, std::span<const Part> parts);
 
-  void send(cudaStream_t stream);
+  void send(const StepStream& on);
   // As StagedEntries::repeats(), of plan() and attend(): every row has been added.
   bool repeats() const { return upload_.base() == lists_at_; }
   void plan(const StepStream& on);
   // `staged`: the staged pages, if some rows read them.
   void attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
-              const StepStream& on, const void* staged = nullptr);
+              cudaStream_t stream, const void* staged = nullptr);
 
  private:
   PackedDecodeArgs args() const;

@@ -70,10 +70,30 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
     add_entry(entry, row, rows);
     row += entry.tokens;
   }
-  if (kivi()) even_out(entries);
-  staged_.send(on.stream);
-  fused_.send(on.stream);
+  const bool decodes = std::all_of(entries.begin(), entries.end(),
+                                   [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; });
+  if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
+  if (kivi()) even_out(decodes, rows->positions.size());
+  staged_.send(on);
+  fused_.send(on);
   if (kivi()) exact_.reserve(slots_);
+}
+
+void PackedCache::pad(uint32_t size, StepRows* rows) {
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
+    staged_.add_padding(0, rows);
+    fused_.add(row, {});
+  }
+}
+
+bool PackedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  if (!fused_.ready() || kivi()) return false;
+  staged_.clear();
+  fused_.clear();
+  pad(size, rows);
+  staged_.send(on);
+  fused_.send(on);
+  return true;
 }
 
 void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
@@ -162,9 +182,9 @@ void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* 
 
 // Pads spans to their maximum per row: pages of its staged keys, its ring once or twice around per side, the
 // value that is packed and the KV entry that is stored.
-void PackedCache::even_out(std::span<const PlanEntry> entries) {
+void PackedCache::even_out(bool decodes, size_t rows) {
   StagedSpans& spans = staged_.spans()[0];
-  const size_t rows = entries.size(), pages = options_.residual_tokens / memory_.page_tokens + 1;
+  const size_t pages = options_.residual_tokens / memory_.page_tokens + 1;
   const auto packs_keys = [](const KvEntrySpan& span) { return (span.sides & kKeySide) != 0; };
   const bool keys = std::any_of(spans.packed.begin(), spans.packed.end(), packs_keys);
   const struct {
@@ -174,9 +194,7 @@ void PackedCache::even_out(std::span<const PlanEntry> entries) {
                 {&spans.from_exact, 4},
                 {&spans.packed, keys ? 1 + pages : 1},
                 {&spans.to_exact, 1}};
-  even_ = fused_.ready() && std::all_of(entries.begin(), entries.end(), [](const PlanEntry& entry) {
-            return entry.kind == EntryKind::kDecode;
-          });
+  even_ = fused_.ready() && decodes;
   for (const auto& [list, each] : bounds) even_ = even_ && list->size() <= each * rows;
   for (const auto& [list, each] : bounds) {
     if (even_) list->resize(each * rows, KvEntrySpan{});
@@ -235,18 +253,31 @@ bool PackedCache::repeats(StepGraphKey* graph_key) const {
   const DeviceRows& rows = graph_key->rows;
   if (rows.decodes_count > 0 || rows.chunks_count > 0 || rows.other_rows > 0) return false;
   if (!fused_.ready() || !fused_.repeats()) return false;
+  staged_.add_to(graph_key);
   if (!kivi()) return staged_.repeats();
   for (const uint32_t layer : {0u, llm_.layers - 1}) graph_key->add(exact_.layer(layer));
-  staged_.add_to(graph_key);
   return even_;
+}
+
+ListedAttention PackedCache::listed(const DeviceRows& rows) const {
+  return {.listed = true,
+          .rows = rows_present(rows),
+          .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
+          .packed_decodes = fused_.has_rows(),
+          .keeps = staged_.keeps()};
 }
 
 void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                          const StepStream& on) {
-  staged_.stage(layer, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on);
-  staged_.attend(layer, tensors, rows, on);
-  fused_.attend(layer, tensors, {&pool_, 1}, on, kivi() ? staged_.pages() : nullptr);
-  if (kivi()) staged_.keep(layer, exact_, on.stream);
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    on.timer->begin(one);
+    if (one.kind == Operation::kPackedAttention) {
+      fused_.attend(layer, tensors, {&pool_, 1}, on.stream, kivi() ? staged_.pages() : nullptr);
+    } else {
+      staged_.start(one, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on.stream);
+    }
+  }
 }
 
 void PackedCache::notify(const Command& command) {
@@ -267,7 +298,7 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
   even_ = false;
-  staged_.warm_up(size, on.stream, rows);
+  staged_.warm_up(size, on, rows);
 }
 
 }  // namespace kvtwin::cuda

@@ -36,6 +36,7 @@ class PackedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  ListedAttention listed(const DeviceRows& rows) const override;
   // Steps of decodes alone that read packed pages.
   bool repeats(StepGraphKey* graph_key) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
@@ -43,6 +44,8 @@ class PackedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // KIVI's steps are padded, but what they start also depends on whether keys are packed.
+  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   struct Request {
@@ -61,7 +64,8 @@ class PackedCache final : public KvCache {
   void add_kivi(const PlanEntry& entry, uint32_t base, Request* request);
   // KIVI's decodes: all steps of a number of rows that pack keys have the same number of spans, and so have
   // all others.
-  void even_out(std::span<const PlanEntry> entries);
+  void pad(uint32_t size, StepRows* rows);
+  void even_out(bool decodes, size_t rows);
   void add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows);
   // What a step of KIVI's packs and keeps of KV entries that are staged from `base` on.
   void pack_kivi(const PlanEntry& entry, uint32_t base, Request* request);

@@ -35,17 +35,13 @@ PackedDecodeShape decode_shape(const LlmSpec& llm, const PackedHeadsShape& of) {
 
 }  // namespace
 
-uint64_t PackedHeads::page_size() const {
-  return page_bytes(shape_.format, {shape_.page_tokens, llm_->head_dim, shape_.group}) * shape_.columns;
-}
-
 Result<PackedHeads> PackedHeads::make(const LlmSpec* llm, const PackedHeadsShape& shape) {
   PackedHeads out;
   out.llm_ = llm, out.shape_ = shape;
   KVT_CHECK(uint64_t{shape.pages} * shape.columns * shape.page_tokens <= UINT32_MAX);
-  Result<Buffer> packed = device_buffer(
-      out.page_size() * shape.pages, "packed KV pages",
-      fmt::format("{} {} pages of {} bytes", shape.pages, format_name(shape.format), out.page_size()));
+  const uint64_t page_size =
+      page_bytes(shape.format, {shape.page_tokens, llm->head_dim, shape.group}) * shape.columns;
+  Result<DevicePages> packed = DevicePages::make_packed(page_size, 1, shape.pages, shape.pages_host);
   if (!packed) return tl::unexpected<Error>(packed.error());
   out.packed_ = std::move(*packed);
   constexpr uint64_t kEntries = 64;  // which begin with pages of their own; it grows
@@ -124,13 +120,13 @@ ConvertArgs PackedHeads::convert(const KvEntrySpan* spans, uint32_t count) const
 
 void PackedHeads::pack(const KvEntrySpan* spans, uint32_t count, cudaStream_t stream) const {
   if (count == 0) return;
-  must(pack_entries(convert(spans, count), pool(), packed_.as<uint8_t>(), stream), "pack_entries", 0,
+  must(pack_entries(convert(spans, count), pool(), packed_.packed_layer(0), stream), "pack_entries", 0,
        [&] { return fmt::format("{} spans", count); });
 }
 
 void PackedHeads::unpack(const KvEntrySpan* spans, uint32_t count, cudaStream_t stream) const {
   if (count == 0) return;
-  must(unpack_entries(convert(spans, count), packed_.as<uint8_t>(), pool(), stream), "unpack_entries", 0,
+  must(unpack_entries(convert(spans, count), packed_.packed_layer(0), pool(), stream), "unpack_entries", 0,
        [&] { return fmt::format("{} spans", count); });
 }
 
@@ -139,21 +135,10 @@ void PackedHeads::move(const uint32_t* tables, float* scorer_state, const Compac
   CompactPackedArgs args;
   args.kv_entries = {nullptr, tables, shape_.page_tokens, shape_.columns, llm_->head_dim, false};
   args.format = shape_.format, args.group = shape_.group;
-  args.pool = packed_.as<uint8_t>(), args.scorer_state = scorer_state;
+  args.pool = packed_.packed_layer(0), args.scorer_state = scorer_state;
   args.heads = heads, args.retained = retained, args.count = count;
   must(compact_packed_entries(args, stream), "compact_packed_entries", 0,
        [&] { return fmt::format("{} heads", count); });
-}
-
-void PackedHeads::poison(uint32_t page, cudaStream_t stream) const {
-  must(cudaMemsetAsync(packed_.as<char>(page * page_size()), 0xff, page_size(), stream),
-       "poisoning of a page", page_size(), [&] { return fmt::format("page {}", page); });
-}
-
-void PackedHeads::copy(uint32_t source, uint32_t target, cudaStream_t stream) const {
-  must(cudaMemcpyAsync(packed_.as<char>(target * page_size()), packed_.as<char>(source * page_size()),
-                       page_size(), cudaMemcpyDeviceToDevice, stream),
-       "copy of a page", page_size(), [&] { return fmt::format("page {} to {}", source, target); });
 }
 
 void PackedHeads::poison_dequantized(cudaStream_t stream) const {
@@ -168,7 +153,7 @@ void PackedHeads::attend(const uint32_t* pages, const PackedSequence* table, uin
   PackedDecodeShape now = decode_;
   now.sequences = count, now.heads_per_page = heads_per_page;
   PackedDecodeArgs args;
-  args.pool[part()] = packed_.as<void>();
+  args.pool[part()] = packed_.packed_layer(0);
   args.pages = pages, args.table = table;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_->head_dim));
   args.plan = plan_.as<void>(), args.workspace = workspace_.as<void>();

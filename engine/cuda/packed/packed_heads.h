@@ -1,6 +1,6 @@
 // PackedHeads: packed KV entries where pages belong to head groups, and one layer of them in bf16.
 //
-//   packed  [pages ++ scratch][columns][page_bytes(format)]       as KvEntryMemory numbers pages
+//   packed  [pages ++ scratch ++ host][columns][page_bytes(format)]   as KvEntryMemory numbers pages
 //   wide    [kDequantizedPage KV entries][one head] and so on                  of the layer at hand
 // A KV entry is packed once, when it is written, and moves as bytes (compact_packed.h). What reads bf16
 // (attention of chunks, scorers) reads the dequantized pages: a range of consecutive KV entries for
@@ -19,6 +19,7 @@
 
 #include "engine/base/kv_format.h"
 #include "engine/cuda/device/device_lists.h"
+#include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
 #include "kernels/cache_ops/compact_packed.h"
 #include "kernels/common/kv_entry_heads.h"
@@ -32,8 +33,9 @@ constexpr uint32_t kDequantizedPage = 16;  // tokens: what every attention kerne
 struct PackedHeadsShape {
   Format format = Format::kInt4;  // of those that pack KV entry after KV entry
   uint32_t group = 32;
-  uint32_t page_tokens = 16, columns = 1, pages = 0;
-  uint32_t rows = 0;  // of one step, at most
+  uint32_t page_tokens = 16, columns = 1;
+  uint32_t pages = 0, pages_host = 0;  // those of the host tier follow
+  uint32_t rows = 0;                   // of one step, at most
 };
 
 class PackedHeads {
@@ -66,8 +68,8 @@ class PackedHeads {
   // `scorer_state` may be null.
   void move(const uint32_t* tables, float* scorer_state, const CompactHead* heads, const uint32_t* retained,
             uint32_t count, cudaStream_t stream) const;
-  void poison(uint32_t page, cudaStream_t stream) const;
-  void copy(uint32_t source, uint32_t target, cudaStream_t stream) const;
+  void poison(PageId page, cudaStream_t stream) const { packed_.poison(page, stream); }
+  void copy(PageId source, PageId target, cudaStream_t stream) const { packed_.copy(source, target, stream); }
   void poison_dequantized(cudaStream_t stream) const;
 
   // ---- decodes that read packed pages
@@ -83,11 +85,11 @@ class PackedHeads {
   Result<void> allocate_dequantized(uint64_t kv_entries);
   Result<void> make_decodes();
   ConvertArgs convert(const KvEntrySpan* spans, uint32_t count) const;
-  uint64_t page_size() const;
 
   const LlmSpec* llm_ = nullptr;
   PackedHeadsShape shape_;
-  Buffer packed_, dequantized_, iota_;
+  DevicePages packed_;
+  Buffer dequantized_, iota_;
   uint64_t used_ = 0, most_ = 0, capacity_ = 0;  // KV entries
   PackedDecodeShape decode_;                     // sequences: the most of a layer; 0: there is no such kernel
   Buffer plan_, workspace_;

@@ -74,6 +74,12 @@ void StagedEntries::add_rows(const LlmSpec& llm, uint32_t at, uint32_t position,
   }
 }
 
+void StagedEntries::add_padding(size_t pool, StepRows* rows) {
+  add_rows(*llm_, open(1), 0, 1, rows);
+  spans_[pool].packed.push_back({});
+  ++rows->padding;
+}
+
 void StagedEntries::add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count,
                               StepRows* rows) const {
   const auto table = static_cast<uint32_t>(rows->pages.size());
@@ -82,13 +88,13 @@ void StagedEntries::add_reads(uint32_t base, uint32_t first, uint32_t context, u
   attention_.add(first, table, context, count, rows);
 }
 
-void StagedEntries::warm_up(uint32_t size, cudaStream_t stream, StepRows* rows) {
+void StagedEntries::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   clear();
   const uint32_t base = open(size);
   add_rows(*llm_, base, 0, size, rows);
   add_reads(base, 0, 0, 1, rows);
   if (size > 2) add_reads(base, 1, 0, 2, rows);
-  send(stream);
+  send(on);
 }
 
 void StagedEntries::grow_pages() {
@@ -96,7 +102,7 @@ void StagedEntries::grow_pages() {
   if (Result<void> ok = allocate(used_ + used_ / 2); !ok) fail(ok.error().text());
 }
 
-void StagedEntries::send(cudaStream_t stream) {
+void StagedEntries::send(const StepStream& on) {
   grow_pages();
   upload_.clear();
   at_.clear();
@@ -104,7 +110,8 @@ void StagedEntries::send(cudaStream_t stream) {
     at_.push_back({upload_.add(spans.from_exact), upload_.add(spans.gathered), upload_.add(spans.packed),
                    upload_.add(spans.unpacked), upload_.add(spans.to_exact)});
   }
-  upload_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  upload_.send(on.stream);
 }
 
 bool StagedEntries::repeats() const {
@@ -156,28 +163,34 @@ void StagedEntries::pack(const PackedPages& to, uint32_t layer, const KvEntrySpa
 
 void StagedEntries::stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                           std::span<const PackedPages> pools, const ExactEntries* exact,
-                          const StepStream& on) {
+                          cudaStream_t stream) {
   KVT_CHECK(pools.size() <= spans_.size());
-  on.timer->begin(Operation::kAppend, layer);
   if (poison_) {
-    must(cudaMemsetAsync(pool(), 0xff, pages_.bytes(), on.stream), "poisoning", pages_.bytes(),
+    must(cudaMemsetAsync(pool(), 0xff, pages_.bytes(), stream), "poisoning", pages_.bytes(),
          [] { return std::string(); });
   }
-  attention_.append(tensors, rows, pool(), on.stream);
+  attention_.append(tensors, rows, pool(), stream);
   for (const SpansAt& at : at_) {
     if (exact != nullptr)
-      copy(at.from_exact, exact->layer(layer), pool(), "copy of exact KV entries", on.stream);
-    copy(at.gathered, pool(), pool(), "gathering of KV entries", on.stream);
+      copy(at.from_exact, exact->layer(layer), pool(), "copy of exact KV entries", stream);
+    copy(at.gathered, pool(), pool(), "gathering of KV entries", stream);
   }
   for (size_t i = 0; i < pools.size(); ++i)
-    pack(pools[i], layer, upload_.at(at_[i].packed), at_[i].packed.count, on.stream);
+    pack(pools[i], layer, upload_.at(at_[i].packed), at_[i].packed.count, stream);
   for (size_t i = 0; i < pools.size(); ++i)
-    unpack(pools[i], layer, upload_.at(at_[i].unpacked), at_[i].unpacked.count, on.stream);
+    unpack(pools[i], layer, upload_.at(at_[i].unpacked), at_[i].unpacked.count, stream);
 }
 
-void StagedEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                           const StepStream& on) {
-  attention_.attend(layer, tensors, rows, pool(), on.stream, on.timer);
+bool StagedEntries::keeps() const {
+  return std::any_of(at_.begin(), at_.end(), [](const SpansAt& at) { return at.to_exact.count > 0; });
+}
+
+void StagedEntries::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+                          std::span<const PackedPages> pools, const ExactEntries* exact,
+                          cudaStream_t stream) {
+  if (one.kind == Operation::kAppend) return stage(one.layer, tensors, rows, pools, exact, stream);
+  if (one.kind == Operation::kMove) return keep(one.layer, *exact, stream);
+  attention_.start(one, tensors, rows, pool(), stream);
 }
 
 void StagedEntries::keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream) {

@@ -67,13 +67,15 @@ class StagedEntries {
   uint32_t open(uint32_t kv_entries);
   // Rows of a request from `position` on, `count` of them, whose KV entries are `at` and the ones behind it.
   static void add_rows(const LlmSpec& llm, uint32_t at, uint32_t position, uint32_t count, StepRows* rows);
+  // A row without a request, which packs nothing into the pool.
+  void add_padding(size_t pool, StepRows* rows);
   // They read `context` KV entries from `base` on, and themselves, each the ones before it and itself: rows
   // [first, first + count).
   void add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count, StepRows* rows) const;
   // `size` rows without a request: one decode and, where there is room for it, a chunk.
-  void warm_up(uint32_t size, cudaStream_t stream, StepRows* rows);
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows);
   // All is opened: the spans are on their way. Growing waits for the GPU; no room: the process ends.
-  void send(cudaStream_t stream);
+  void send(const StepStream& on);
   // What stage(), attend() and keep() start depends on how many rows there are, and on nothing else: nothing
   // is staged but rows to be packed, one span each, and no list lies elsewhere than at first.
   bool repeats() const;
@@ -85,13 +87,14 @@ class StagedEntries {
   std::vector<StagedSpans>& spans() { return spans_; }
 
   void plan(const DeviceRows& rows, const StepStream& on) { attention_.plan(rows, pool(), on.stream); }
-  // `pools`: as many as spans(). `exact`: null if nothing is.
-  void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-             std::span<const PackedPages> pools, const ExactEntries* exact, const StepStream& on);
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
+  // Whether the step keeps exact KV entries.
+  bool keeps() const;
+  // Starts an operation of a layer: append (staging and packing included), a kernel of attention, or the move
+  // of exact KV entries. `pools`: as many as spans(). `exact`: null if nothing is.
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             std::span<const PackedPages> pools, const ExactEntries* exact, cudaStream_t stream);
   // Pages of kStagedPage KV entries, for who reads them otherwise.
   const void* pages() const { return pool(); }
-  void keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream);
 
   // Between one pool and staged KV entries, outside of steps: what was opened since clear(), for which pages
   // are taken first. `spans` are on the device.
@@ -106,6 +109,9 @@ class StagedEntries {
     ListAt<KvEntrySpan> from_exact, gathered, packed, unpacked, to_exact;
   };
   Result<void> allocate(uint64_t kv_entries);
+  void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+             std::span<const PackedPages> pools, const ExactEntries* exact, cudaStream_t stream);
+  void keep(uint32_t layer, const ExactEntries& exact, cudaStream_t stream);
   __nv_bfloat16* pool() const { return pages_.as<__nv_bfloat16>(); }
   ConvertArgs args(const ListAt<KvEntrySpan>& spans) const;
   void copy(const ListAt<KvEntrySpan>& spans, const __nv_bfloat16* source, __nv_bfloat16* target,

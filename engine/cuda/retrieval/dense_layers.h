@@ -24,11 +24,19 @@ class DenseLayers {
   void warm_up(uint32_t size) { attention_.add_warm_up(size, &rows_); }
 
   // Sends the lists.
-  void send(cudaStream_t stream) { on_device_ = upload_.send(rows_, stream); }
+  void send(const StepStream& on) {
+    on.timer->begin(Operation::kUpload);
+    on_device_ = upload_.send(rows_, on.stream);
+  }
   // As LayerAttention::repeats(), of plan() and attend().
   bool repeats(StepGraphKey* graph_key) const;
-  // `pool`: of the layer.
+  AttentionRows rows_present() const { return cuda::rows_present(on_device_); }
+  // RowAttention::start(); `pool`: of the layer.
+  void start(const ListedOperation& one, const LayerRows& tensors, __nv_bfloat16* pool, cudaStream_t stream) {
+    attention_.start(one, tensors, on_device_, pool, stream);
+  }
   void plan(const __nv_bfloat16* pool, cudaStream_t stream);
+  // All operations of a layer, for a cache that lists none.
   void attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool, const StepStream& on);
 
  private:

@@ -184,7 +184,7 @@ void HostChosenCache::add_spans(const Request& request, uint32_t row, uint32_t p
 void HostChosenCache::plan(const DeviceRows& rows, const StepStream& on) {
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
-  dense_.send(on.stream);
+  dense_.send(on);
   dense_.plan(resident_.layer(0), on.stream);
 }
 

@@ -1,5 +1,8 @@
 #include "engine/cuda/retrieval/ordered_streams.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "engine/base/prng.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "kernels/common/delay.h"
@@ -7,7 +10,6 @@
 namespace kvtwin::cuda {
 namespace {
 
-constexpr uint32_t kEdges = 4;
 constexpr uint64_t kDelayMax = 200'000;  // ns
 
 }  // namespace
@@ -51,25 +53,39 @@ OrderedStreams::~OrderedStreams() {
   }
 }
 
-void OrderedStreams::record(Edge edge, uint32_t layer, StreamKind stream_kind) {
-  must(cudaEventRecordWithFlags(events_[number(edge, layer)], stream(stream_kind),
+void OrderedStreams::begin(const ListedOperation& one) {
+  if (one.after) wait(one.stream, one.after);
+  const bool reads = std::find(std::begin(kAttentionKernels), std::end(kAttentionKernels), one.kind) !=
+                     std::end(kAttentionKernels);
+  if (one.after || reads) delay_for_tests(one.stream);
+  timer_->begin(one);
+}
+
+void OrderedStreams::end(const ListedOperation& one) {
+  if (one.records) record(one.stream, one.records);
+}
+
+void OrderedStreams::record(StreamKind stream_kind, const StepEvent& event) {
+  must(cudaEventRecordWithFlags(events_[number(event)], stream(stream_kind),
                                 captured() ? cudaEventRecordExternal : cudaEventRecordDefault),
        "cudaEventRecord");
-  if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(stream_kind));
+  timer_->records(stream_kind, event);
+  if (watched()) watch()->recorded(number(event), static_cast<uint32_t>(stream_kind));
 }
 
 // The wait happens even for an edge that a test leaves out: a kernel would otherwise read incomplete lists
 // with invalid page numbers. Only the watch does not see it.
-void OrderedStreams::wait(StreamKind stream_kind, Edge edge, uint32_t layer) {
-  must(cudaStreamWaitEvent(stream(stream_kind), events_[number(edge, layer)],
+void OrderedStreams::wait(StreamKind stream_kind, const StepEvent& event) {
+  must(cudaStreamWaitEvent(stream(stream_kind), events_[number(event)],
                            captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
        "cudaStreamWaitEvent");
-  if (watched() && edge != tests_.left_out)
-    watch()->waited(static_cast<uint32_t>(stream_kind), number(edge, layer));
+  timer_->waits(stream_kind, event);
+  if (watched() && event.edge != tests_.left_out)
+    watch()->waited(static_cast<uint32_t>(stream_kind), number(event));
 }
 
-void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
-  must(cudaStreamWaitEvent(other, events_[number(edge, layer)]), "cudaStreamWaitEvent");
+void OrderedStreams::hold(cudaStream_t other, const StepEvent& event) {
+  must(cudaStreamWaitEvent(other, events_[number(event)]), "cudaStreamWaitEvent");
 }
 
 void OrderedStreams::wait_for_recalls() {

@@ -21,11 +21,11 @@
 #include "engine/base/result.h"
 #include "engine/cuda/device/happens_before.h"
 #include "engine/cuda/device/step_graphs.h"
+#include "engine/cuda/kv_cache.h"
 #include "engine/cuda/retrieval/retrieved.h"
 
 namespace kvtwin::cuda {
 
-enum class StreamKind : uint32_t { kCompute, kRecall, kOffload };
 class OrderedStreams {
  public:
   // Wrong: what CUDA says.
@@ -34,14 +34,17 @@ class OrderedStreams {
   OrderedStreams& operator=(const OrderedStreams&) = delete;
   ~OrderedStreams();
 
-  // The compute stream is the engine's: it is passed in at each step.
-  void compute_on(cudaStream_t stream) { streams_[0] = stream; }
+  // The compute stream is the engine's: it is passed in at each step, with what notes its operations.
+  void compute_on(const StepStream& on) { streams_[0] = on.stream, timer_ = on.timer; }
   cudaStream_t stream(StreamKind stream_kind) const { return streams_[static_cast<uint32_t>(stream_kind)]; }
 
-  void record(Edge edge, uint32_t layer, StreamKind stream_kind);
-  void wait(StreamKind stream_kind, Edge edge, uint32_t layer);
+  // Around the start of an operation on its stream: its event before it, and the one behind it.
+  void begin(const ListedOperation& one);
+  void end(const ListedOperation& one);
+  void record(StreamKind stream_kind, const StepEvent& event);
+  void wait(StreamKind stream_kind, const StepEvent& event);
   // Another owner's stream waits. (HappensBefore does not know it.)
-  void hold(cudaStream_t other, Edge edge, uint32_t layer);
+  void hold(cudaStream_t other, const StepEvent& event);
   // The host waits for the recall stream.
   void wait_for_recalls();
   // The host has waited for the compute stream, and everything that it waited for.
@@ -59,11 +62,14 @@ class OrderedStreams {
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
   // The watcher. It is not notified of what is captured for replay, because that does not run yet.
   HappensBefore* watch() const { return capturing_ == SideStreams::Capture::kGraph ? nullptr : tests_.watch; }
-  uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
+  uint32_t number(const StepEvent& event) const {
+    return static_cast<uint32_t>(event.edge) * layers_ + event.layer;
+  }
 
   const uint32_t layers_;
   const OrderTests tests_;
-  cudaStream_t streams_[3] = {};
+  cudaStream_t streams_[kStreamKinds] = {};
+  OperationTimer* timer_ = nullptr;
   std::vector<cudaEvent_t> events_;
   uint64_t moments_ = 0;
   SideStreams::Capture capturing_ = SideStreams::Capture::kNone;

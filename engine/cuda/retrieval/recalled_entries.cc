@@ -164,6 +164,7 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
     part.launch.allocations = part.allocations;
     part.launch.compressions = part.compressions;
     part.launch.passes = part.passes;
+    part.launch.tokens_padded = 0;  // rows of padding belong to no part
     caches_[of]->begin(part.launch, offset, part.entries, on, &part.rows);
     KVT_CHECK(part.rows.positions.size() == part.count);
     rows->decode_entries += part.rows.decode_entries, rows->chunk_entries += part.rows.chunk_entries;
@@ -281,7 +282,7 @@ void RecalledEntries::hand_over(const StepStream& on) {
       out.heads.push_back({kv_entries.pages(group), shape.groups.column_of(head)});
     }
   }
-  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on.stream);
+  resident_caches().take_over(retained, prompts().memory().kv_entries(nullptr, false), on);
   for (const Ending& ending : endings_) {
     requests_.at(ending.request) = {.in_resident = true, .gpu = {}, .host_copies = {}};
     prompts().notify(DropRequestState{{}, ending.request, DropRequestState::Reason::kFinished});

@@ -10,12 +10,12 @@
 namespace kvtwin::cuda {
 namespace {
 
-Buffer grown(uint64_t bytes, const char* what) {
+// Zeros are valid block numbers, should a list be read before it is written.
+Result<void> take(uint64_t bytes, const char* what, Buffer* to) {
   Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of requests that choose pages");
-  if (!made) fail(made.error().text());
-  // Zeros are valid block numbers, should a list be read before it is written.
-  must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes);
-  return std::move(*made);
+  if (!made) return tl::unexpected<Error>(made.error());
+  *to = std::move(*made);
+  return check(cudaMemset(to->as<void>(), 0, bytes), "cudaMemset", what, bytes);
 }
 
 }  // namespace
@@ -43,8 +43,12 @@ Result<RetrievalMemory> RetrievalMemory::make(const LlmSpec& llm, const ChoiceSh
     *row.buffer = std::move(*made);
   }
   if (Result<void> ok =
-          check(cudaMemset(out.counts_.as<void>(), 0, counts), "cudaMemset", "counts of choices");
+          check(cudaMemset(out.counts_.as<void>(), 0, counts), "cudaMemset", "counts of choices", counts);
       !ok)
+    return tl::unexpected<Error>(ok.error());
+  // Requests that are preempted keep what they hold.
+  if (Result<void> ok = out.take_states(2 * size.requests); !ok) return tl::unexpected<Error>(ok.error());
+  if (Result<void> ok = out.take_rows(size.requests, size.candidates); !ok)
     return tl::unexpected<Error>(ok.error());
   return out;
 }
@@ -57,14 +61,19 @@ __nv_bfloat16* RetrievalMemory::q_before(uint32_t layer) const {
   return q_before_.as<__nv_bfloat16>(uint64_t{layer} * states_ * query_numbers() * sizeof(__nv_bfloat16));
 }
 
-// Layers are rows of both buffers; the new one is wider.
 void RetrievalMemory::reserve_states(uint32_t states) {
-  if (!size_.slots || states <= states_) return;
-  states = std::max({states, 2 * states_, 16u});
+  if (states <= states_) return;
+  if (Result<void> ok = take_states(std::max({states, 2 * states_, 16u})); !ok) fail(ok.error().text());
+}
+
+// Layers are rows of both buffers; the new one is wider.
+Result<void> RetrievalMemory::take_states(uint32_t states) {
+  if (!size_.slots || states == 0) return {};
   must(cudaDeviceSynchronize(), "wait for requests that choose pages");
   for (const auto& [buffer, each] : {std::pair{&held_, head_lists() * sizeof(uint32_t)},
                                      std::pair{&q_before_, query_numbers() * sizeof(__nv_bfloat16)}}) {
-    Buffer made = grown(each * states * size_.layers, "what requests hold");
+    Buffer made;
+    if (Result<void> ok = take(each * states * size_.layers, "what requests hold", &made); !ok) return ok;
     if (states_ > 0) {
       must(cudaMemcpy2D(made.as<char>(), each * states, buffer->as<char>(), each * states_, each * states_,
                         size_.layers, cudaMemcpyDeviceToDevice),
@@ -75,22 +84,38 @@ void RetrievalMemory::reserve_states(uint32_t states) {
   must(cudaDeviceSynchronize(), "copy of what requests hold");
   states_ = states;
   ++place_;
+  return {};
 }
 
 void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
   if (rows <= rows_ && candidates <= shape_.score_stride) return;
+  if (Result<void> ok = take_rows(rows, candidates + candidates / 4); !ok) fail(ok.error().text());
+}
+
+Result<void> RetrievalMemory::take_rows(uint32_t rows, uint32_t candidates) {
+  if (rows == 0) return {};
   ++place_;
   rows_ = std::max(rows, rows_);
-  shape_.score_stride = std::max(shape_.score_stride, (candidates + candidates / 4 + 3) / 4 * 4);
+  shape_.score_stride = std::max(shape_.score_stride, (candidates + 3) / 4 * 4);
   must(cudaDeviceSynchronize(), "wait for requests that choose pages");
-  scores_ =
-      grown(uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
-            "scores of pages");
-  if (!size_.slots) return;
   const uint64_t moves = rows_ * head_lists() * sizeof(RecallMove);
-  before_ = grown(moves, "moves before attention");
-  after_ = grown(moves * size_.layers, "moves after attention");
-  spare_tables_ = grown(rows_ * head_lists() * sizeof(uint32_t), "tables");
+  const struct {
+    Buffer* buffer;
+    uint64_t bytes;
+    const char* what;
+    bool slots;
+  } all[] = {{&scores_,
+              uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
+              "scores of pages", false},
+             {&before_, moves, "moves before attention", true},
+             {&after_, moves * size_.layers, "moves after attention", true},
+             {&spare_tables_, rows_ * head_lists() * sizeof(uint32_t), "tables", true}};
+  for (const auto& one : all) {
+    if (one.slots && !size_.slots) continue;
+    *one.buffer = Buffer();  // frees before it allocates
+    if (Result<void> ok = take(one.bytes, one.what, one.buffer); !ok) return ok;
+  }
+  return {};
 }
 
 void RetrievalMemory::fetch_counts(cudaStream_t stream) const {

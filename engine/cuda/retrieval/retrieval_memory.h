@@ -18,6 +18,8 @@ class RetrievalMemory {
     uint32_t layers = 0;  // that choose; they are counted from 0 here
     uint32_t owners = 0;  // pages that have summaries
     bool slots = false;   // pages move: there are slots and queries before
+    // Taken at once: for steps of so many requests, of so many pages to choose from.
+    uint32_t requests = 0, candidates = 0;
   };
   RetrievalMemory() = default;
   // Wrong: no room.
@@ -46,6 +48,8 @@ class RetrievalMemory {
   uint32_t* spare_tables() const { return spare_tables_.as<uint32_t>(); }
 
  private:
+  Result<void> take_states(uint32_t states);
+  Result<void> take_rows(uint32_t rows, uint32_t candidates);
   uint64_t head_lists() const { return uint64_t{shape_.kv_heads} * shape_.chosen; }
   uint64_t query_numbers() const { return uint64_t{shape_.kv_heads} * shape_.group * shape_.head_dim; }
 

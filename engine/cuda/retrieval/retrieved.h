@@ -15,15 +15,13 @@
 #include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
 #include "engine/methods/retrieval_spec.h"
+#include "engine/steps/step_list.h"
 #include "models/catalog/llm.h"
 #include "models/weights/weights.h"
 
 namespace kvtwin::cuda {
 
 class HappensBefore;
-
-// What waits for what (retrieved_cache.h).
-enum class Edge : uint32_t { kAttended, kRecalled, kSealed, kOffloaded, kNone };
 
 // For tests of the order between streams.
 struct OrderTests {

@@ -26,58 +26,96 @@ constexpr uint32_t kStagedMax = 64;
 
 }  // namespace
 
-void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                            const StepStream& on) {
-  on.timer->begin(Operation::kAppend, layer);
-  if (dense(layer)) {
-    return dense_.attend(layer, tensors, resident() ? resident_.layer(layer) : pages_.layer(layer), on);
-  }
-  if (offloaded_ && spec_.speculation) order_->wait(StreamKind::kCompute, Edge::kRecalled, layer);
-  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "append");
-  attention_.append(tensors, rows, pages_.layer(layer), on.stream);
-  seal(layer, on.stream);
-  if (!choice_rows_.empty()) choose(layer, tensors, rows, on.stream);
-  order_->delay_for_tests(StreamKind::kCompute);
-  for (const char* const what : {kPages, kSlots})
-    order_->touches(StreamKind::kCompute, Access::kRead, what, layer, "attention");
-  attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
-  if (offloaded_) {
-    const auto width = llm_.query_heads * llm_.head_dim;
-    must(keep_queries(upload_.at(at_.retained), static_cast<uint32_t>(retained_.size()), width, tensors.q,
-                      choices_.q_before(chooser(layer)), on.stream),
-         "keep_queries");
-  }
-  if (offloaded_ && spec_.speculation && !choice_rows_.empty()) {
-    order_->record(Edge::kAttended, layer, StreamKind::kCompute);
-    order_->wait(StreamKind::kRecall, Edge::kAttended, layer);
-    order_->delay_for_tests(StreamKind::kRecall);
-    const ChoiceArgs args = choices_.args(chooser(layer), false);
-    recall(layer, args.after, &args.counts->moves_after, true);
-    order_->record(Edge::kRecalled, layer, StreamKind::kRecall);
-  }
-  if (layer + 1 == llm_.layers && offloaded_ && !choice_rows_.empty()) choices_.fetch_counts(on.stream);
+ListedAttention RetrievedCache::listed(const DeviceRows& rows) const {
+  ListedAttention out = sealing();
+  out.rows = rows_present(rows);
+  if (spec_.layers_dense > 0) out.dense_rows = dense_.rows_present();
+  out.chooses = !choice_rows_.empty();
+  out.uploads = spec_.layers_dense > 0 ? 3 : 2;  // the step's rows, choices, rows of dense layers
+  return out;
 }
 
-// Summarises the pages that this step has filled from exact keys, and starts their offload.
-void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
-  if (sealed_.empty()) return;
+// What is listed of a step whose rows choose nothing.
+ListedAttention RetrievedCache::sealing() const {
+  return {.listed = true,
+          .layers_dense = spec_.layers_dense,
+          .kind = kind_,
+          .speculation = spec_.speculation,
+          .fills = !sealed_.empty()};
+}
+
+void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                            const StepStream&) {
+  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    // The host starts copies of pages behind the replay: see launched().
+    if (one.stream == StreamKind::kOffload && order_->captured()) continue;
+    order_->begin(one);
+    if (dense(layer)) {
+      dense_.start(one, tensors, resident() ? resident_.layer(layer) : pages_.layer(layer),
+                   order_->stream(one.stream));
+    } else {
+      start(one, tensors, rows);
+    }
+    order_->end(one);
+  }
+}
+
+void RetrievedCache::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows) {
+  const cudaStream_t stream = order_->stream(one.stream);
+  switch (one.kind) {
+    case Operation::kSummarise:
+    case Operation::kOffload:
+      return start_sealing(one);
+    case Operation::kPageScore:
+      return score(one.layer, choice_args(one.layer, tensors, rows), stream);
+    case Operation::kChoose:
+      return choose(one.layer, choice_args(one.layer, tensors, rows), stream);
+    case Operation::kRecall:
+      return recall(one.layer, one.stream, choices_.args(chooser(one.layer), false));
+    case Operation::kKeepQuery:
+      return must(keep_queries(upload_.at(at_.retained), static_cast<uint32_t>(retained_.size()),
+                               llm_.query_heads * llm_.head_dim, tensors.q,
+                               choices_.q_before(chooser(one.layer)), stream),
+                  "keep_queries");
+    case Operation::kCounts:
+      return choices_.fetch_counts(stream);
+    case Operation::kAppend:
+      order_->touches(StreamKind::kCompute, Access::kWrite, kPages, one.layer, "append");
+      break;
+    default:
+      for (const char* const what : {kPages, kSlots})
+        order_->touches(StreamKind::kCompute, Access::kRead, what, one.layer, "attention");
+  }
+  attention_.start(one, tensors, rows, pages_.layer(one.layer), stream);
+}
+
+void RetrievedCache::seal(uint32_t layer, bool offloads_alone) {
+  const StepList list = list_attention({llm_.layers, false, sealing()}, layer);
+  for (const ListedOperation& one : list.operations()) {
+    const bool offload = one.kind == Operation::kOffload;
+    if (!offload && (offloads_alone || one.kind != Operation::kSummarise)) continue;
+    order_->begin(one);
+    start_sealing(one);
+    order_->end(one);
+  }
+}
+
+void RetrievedCache::start_sealing(const ListedOperation& one) {
+  if (one.kind == Operation::kOffload) return offload(one.layer);
+  // Exact keys of the pages that this step has filled.
   SummaryArgs args;
-  args.pool = pages_.layer(layer);
+  args.pool = pages_.layer(one.layer);
   args.pages = upload_.at(at_.summaries);
-  args.out = choices_.summaries(chooser(layer));
+  args.out = choices_.summaries(chooser(one.layer));
   args.count = at_.summaries.count;
   args.page_tokens = memory_.page_tokens, args.head_dim = llm_.head_dim;
   args.kind = kind_of(spec_.summary);
-  must(summarise_pages(args, stream), "summarise_pages", 0,
-       [&] { return fmt::format("{} pages, layer {}", sealed_.size(), layer); });
-  if (!offloaded_) return;
-  order_->record(Edge::kSealed, layer, StreamKind::kCompute);
-  if (!order_->captured()) offload(layer);
+  must(summarise_pages(args, order_->stream(one.stream)), "summarise_pages", 0,
+       [&] { return fmt::format("{} pages, layer {}", sealed_.size(), one.layer); });
 }
 
 void RetrievedCache::offload(uint32_t layer) {
-  order_->wait(StreamKind::kOffload, Edge::kSealed, layer);
-  order_->delay_for_tests(StreamKind::kOffload);
   const cudaStream_t stream = order_->stream(StreamKind::kOffload);
   const HostPool host = host_layer(layer);
   const uint64_t numbers = host.page_numbers(), bytes = numbers * sizeof(__nv_bfloat16);
@@ -104,11 +142,10 @@ void RetrievedCache::offload(uint32_t layer) {
          "copy of a page to the host", bytes,
          [&] { return fmt::format("page {}, layer {}", sealed_[i].page, layer); });
   }
-  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, StreamKind::kOffload);
 }
 
-void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                            cudaStream_t stream) {
+ChoiceArgs RetrievedCache::choice_args(uint32_t layer, const LayerRows& tensors,
+                                       const DeviceRows& rows) const {
   ChoiceArgs args = choices_.args(chooser(layer), false);
   args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = upload_.at(at_.lists);
@@ -117,21 +154,31 @@ void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const Devi
   if (!forced_outcomes_.empty())
     args.forced_outcome =
         upload_.at(at_.forced_outcome) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
+  return args;
+}
+
+void RetrievedCache::score(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream) {
   const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
   must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
   must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
-  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
-  if (offloaded_) recall(layer, args.before, &args.counts->before, false);
 }
 
-void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool concurrent) {
-  const StreamKind stream_kind = concurrent ? StreamKind::kRecall : StreamKind::kCompute;
+void RetrievedCache::choose(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream) {
+  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0,
+       [&] { return fmt::format("{} rows, layer {}", args.count, layer); });
+}
+
+// On the compute stream the list that attention waits for; on the recall stream the next step's.
+void RetrievedCache::recall(uint32_t layer, StreamKind stream_kind, const ChoiceArgs& args) {
+  const bool concurrent = stream_kind == StreamKind::kRecall;
   for (const ChoiceRow& row : choice_rows_) {
     for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
       order_->touches(stream_kind, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + layer,
                       "recall");
   }
   order_->touches(stream_kind, Access::kWrite, kSlots, layer, "recall");
+  const RecallMove* const moves = concurrent ? args.after : args.before;
+  const uint32_t* const count = concurrent ? &args.counts->moves_after : &args.counts->before;
   must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
                      concurrent ? kRecallWarps : kRecallCtas, concurrent, concurrent ? kRecallBurstNs : 0},
                     order_->stream(stream_kind)),
@@ -139,18 +186,35 @@ void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint3
 }
 
 // Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
-// remaining pages in the same order: the last pages first (ResidentKvManager).
-void RetrievedCache::enter_residents(cudaStream_t stream) {
+// remaining pages in the same order: the last pages first (ResidentKvManager). Slots are filled with the
+// pages that the prompt's last query would read. They are read from the host, where they already are, because
+// slots may hold other pages by now.
+void RetrievedCache::enter_residents(const StepStream& on) {
   if (entering_.empty()) return;
-  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
+  add_entering();
+  const StepList list = list_entering({llm_.layers, false, sealing()});
+  for (const ListedOperation& one : list.operations()) {
+    order_->begin(one);
+    if (one.kind == Operation::kMove) {
+      copy_window(on.stream);
+    } else if (one.kind == Operation::kUpload) {
+      enter_upload_.send(on.stream);
+    } else {
+      fill_slots(one, on.stream);
+    }
+    order_->end(one);
+  }
+  on.timer->end();
+  choice_rows_.clear();
+  must(cudaStreamSynchronize(on.stream), "filling of arenas");
+  order_->step_ended();
+}
+
+void RetrievedCache::add_entering() {
   choice_rows_.clear(), lists_.clear(), sealed_.clear();
   uint32_t most = 0;
   for (Request* const request : entering_) {
-    const auto pages = static_cast<uint32_t>(request->host_copies.size());
-    // Ring slots to be overwritten hold pages that left the window: see slot_of().
-    for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
-      pages_.copy(PageId{request->pages[page]}, PageId{request->pages[shape_.slot_of(page)]}, stream);
-    ChoiceRow choice = choice_of(*request, pages);
+    ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->host_copies.size()));
     choice.row = choice.state;
     choice.table = static_cast<uint32_t>(choice_rows_.size()) * llm_.kv_heads * shape_.selectable;
     choice.table_stride = shape_.selectable;
@@ -162,29 +226,28 @@ void RetrievedCache::enter_residents(cudaStream_t stream) {
   choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
   enter_upload_.clear();
   pack({}, &enter_upload_, &at_);
-  enter_upload_.send(stream);
-  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) fill_slots(layer, stream);
-  choice_rows_.clear();
-  must(cudaStreamSynchronize(stream), "filling of arenas");
-  order_->step_ended();
 }
 
-// Fills the slots with the pages that the prompt's last query would read. They are read from the host, where
-// they already are, because slots may hold other pages by now.
-void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
-  order_->wait(StreamKind::kCompute, Edge::kRecalled, layer);
-  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "copies of the window");
-  ChoiceArgs args = choices_.args(chooser(layer), true);
+// Ring slots to be overwritten hold pages that left the window: see slot_of().
+void RetrievedCache::copy_window(cudaStream_t stream) {
+  for (const Request* const request : entering_) {
+    const auto pages = static_cast<uint32_t>(request->host_copies.size());
+    for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
+      pages_.copy(PageId{request->pages[page]}, PageId{request->pages[shape_.slot_of(page)]}, stream);
+  }
+}
+
+void RetrievedCache::fill_slots(const ListedOperation& one, cudaStream_t stream) {
+  ChoiceArgs args = choices_.args(chooser(one.layer), true);
   args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = enter_upload_.at(at_.lists);
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
-  const auto shape = [&] { return fmt::format("{} requests, layer {}", args.count, layer); };
-  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
-  must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
-  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
-  recall(layer, args.before, &args.counts->before, false);
+  if (one.kind == Operation::kRecall) return recall(one.layer, one.stream, args);
+  if (one.kind == Operation::kChoose) return choose(one.layer, args, stream);
+  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, one.layer, "copies of the window");
+  score(one.layer, args, stream);
 }
 
 // Converts the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list

@@ -49,6 +49,7 @@ bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecalls
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
       llm_(llm),
+      kind_(options.kind),
       spec_(options.spec),
       copies_(options.copies),
       shape_(spec_, memory.page_tokens),
@@ -109,9 +110,18 @@ Result<void> RetrievedCache::allocate() {
   ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
   shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   if (offloaded_) shape.first_host = memory_.pages_gpu;
-  return take(RetrievalMemory::make(
-                  llm_, shape,
-                  {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, offloaded_}),
+  // The longest context: of the model, or what there are pages for.
+  uint32_t candidates = offloaded_ ? memory_.pages_host : memory_.pages_gpu;
+  if (llm_.context_window > 0) candidates = std::min(candidates, pages_of(llm_.context_window));
+  // Lists of all pages, and what each request adds to the lists of a step.
+  const uint64_t lists =
+      (uint64_t{memory_.pages_gpu} + memory_.pages_host) * sizeof(uint32_t) + (uint64_t{1} << 20);
+  for (DeviceLists* const list : {&upload_, &enter_upload_}) {
+    if (memory_.requests_max > 0) list->reserve(lists);
+  }
+  return take(RetrievalMemory::make(llm_, shape,
+                                    {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host,
+                                     offloaded_, memory_.requests_max, candidates}),
               &choices_);
 }
 
@@ -127,8 +137,8 @@ HostPool RetrievedCache::host_layer(uint32_t layer) const {
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                            const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
-  order_->compute_on(on.stream);
-  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
+  order_->compute_on(on);
+  if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
   choice_rows_.clear();
   lists_.clear();
   sealed_.clear();
@@ -138,7 +148,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
-  send_lists(on.stream);
+  send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
 }
@@ -167,8 +177,7 @@ std::vector<cudaStream_t> RetrievedCache::streams() const {
 }
 
 void RetrievedCache::launched() {
-  for (uint32_t layer = spec_.layers_dense; offloaded_ && !sealed_.empty() && layer < llm_.layers; ++layer)
-    offload(layer);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, true);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
@@ -194,7 +203,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
     KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
     if (pages > shape_.slots) entering_.push_back(&request);
   }
-  enter_residents(on.stream);
+  enter_residents(on);
   for (const PlanEntry& entry : entries) {
     Request& request = requests_.at(entry.request);
     if (!offloaded_ || !request.in_resident || !entry.samples) continue;
@@ -237,7 +246,7 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
                               cudaStream_t stream) {
   if (!offloaded_) return KvCache::copy_all(source, target, stream);
-  order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
+  order_->hold(stream, {Edge::kOffloaded, 0});  // they may still be on their way there
   if (copies_.layout == HostPageLayout::kNhd) return fetch(source, target, stream);
   for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);
 }

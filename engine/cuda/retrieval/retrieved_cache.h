@@ -51,6 +51,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  ListedAttention listed(const DeviceRows& rows) const override;
   // Steps of decodes alone.
   bool repeats(StepGraphKey* graph_key) const override;
   SideStreams* side_streams() override { return this; }
@@ -80,7 +81,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   // q: the last row's, rotated, [query_heads][head_dim].
   void keep_query(uint32_t layer, RequestId request, const __nv_bfloat16* q, cudaStream_t stream);
   // `from`: the pool that the KV entries are in.
-  void take_over(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
+  void take_over(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, const StepStream& on);
 
  private:
   struct Request {
@@ -130,22 +131,31 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows);
   ChoiceRow choice_of(const Request& request, uint32_t pages);
   void deal_recalls();
-  void send_lists(cudaStream_t stream);
+  void send_lists(const StepStream& on);
   void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const;
 
   // retrieved_attend.cc: what one layer starts
-  void seal(uint32_t layer, cudaStream_t stream);
+  ListedAttention sealing() const;
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows);
+  // Summarises the pages that this step has filled and copies them to the host, or copies them alone.
+  void seal(uint32_t layer, bool offloads_alone);
+  void start_sealing(const ListedOperation& one);
   void offload(uint32_t layer);
-  void choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, cudaStream_t stream);
-  void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool concurrent);
-  void enter_residents(cudaStream_t stream);
-  void fill_slots(uint32_t layer, cudaStream_t stream);
+  ChoiceArgs choice_args(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows) const;
+  void score(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream);
+  void choose(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream);
+  void recall(uint32_t layer, StreamKind stream_kind, const ChoiceArgs& args);
+  void enter_residents(const StepStream& on);
+  void add_entering();
+  void copy_window(cudaStream_t stream);
+  void fill_slots(const ListedOperation& one, cudaStream_t stream);
   void take_retained(const RetainedPrompt& prompt, cudaStream_t stream);
   void copy_retained(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
   void fetch(std::span<const PageId> host_copies, std::span<const PageId> pages, cudaStream_t stream);
 
   const KvMemory memory_;
   const LlmSpec llm_;
+  const RetrievalKind kind_;
   const RetrievalSpec spec_;
   const RecallCopies copies_;
   const cpu::ResidentShape shape_;

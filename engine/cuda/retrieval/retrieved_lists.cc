@@ -157,7 +157,7 @@ void RetrievedCache::deal_recalls() {
   }
 }
 
-void RetrievedCache::send_lists(cudaStream_t stream) {
+void RetrievedCache::send_lists(const StepStream& on) {
   uint32_t most = 0;
   for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
   choices_.reserve_states(states_);
@@ -165,8 +165,9 @@ void RetrievedCache::send_lists(cudaStream_t stream) {
   deal_recalls();
   upload_.clear();
   pack(retained_, &upload_, &at_);
-  upload_.send(stream);
-  if (spec_.layers_dense > 0) dense_.send(stream);
+  on.timer->begin(Operation::kUpload);
+  upload_.send(on.stream);
+  if (spec_.layers_dense > 0) dense_.send(on);
 }
 
 // In steps of decodes alone, first what has the same length in every step of that many rows (what a kernel
@@ -191,12 +192,12 @@ void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceList
 }
 
 void RetrievedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  order_->compute_on(on.stream);
+  order_->compute_on(on);
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
   decodes_ = 0;
   attention_.add_warm_up(size, rows);
   if (spec_.layers_dense > 0) dense_.warm_up(size);
-  send_lists(on.stream);
+  send_lists(on);
 }
 
 }  // namespace kvtwin::cuda

@@ -90,11 +90,12 @@ void RetrievedCache::copy_retained(std::span<const RetainedPrompt> prompts, cons
 }
 
 void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const KvEntryPool& from,
-                               cudaStream_t stream) {
+                               const StepStream& on) {
   if (prompts.empty()) return;
-  order_->compute_on(stream);
+  const cudaStream_t stream = on.stream;
+  order_->compute_on(on);
   // The lists of pages that are being offloaded are rewritten.
-  order_->wait(StreamKind::kCompute, Edge::kOffloaded, 0);
+  order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), entering_.clear(),
       forced_outcomes_.clear();
   decodes_ = 0;
@@ -102,9 +103,11 @@ void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const Kv
   copy_retained(prompts, from, stream);
   upload_.clear();
   pack({}, &upload_, &at_);
+  on.timer->begin(Operation::kUpload);
   upload_.send(stream);
-  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, stream);
-  enter_residents(stream);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, false);
+  on.timer->end();
+  enter_residents(on);
   must(cudaStreamSynchronize(stream), "what is left of prompts", 0, [] { return std::string(); });
   order_->step_ended();
   for (const RetainedPrompt& prompt : prompts) {

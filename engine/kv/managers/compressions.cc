@@ -7,12 +7,12 @@ namespace kvtwin {
 bool Compressions::is_due(const PlanEntry& entry, const LiveEntries& live, CompressionState* state,
                           RequestProgress* progress) const {
   const uint32_t tokens = progress->computed;
-  bool due = may_drop(entry, live, *state, tokens);
-  if (tokens < state->fill || !state->due) return due;
+  const bool due = may_drop(entry, live, *state, tokens);
+  const bool ends_prompt = tokens >= state->fill && state->due;
+  if (!ends_prompt && !retention_.by_chunk()) return due;
   if (due && entry.kind != EntryKind::kProbe) progress->passes_left = retention_.passes().count(tokens);
-  due = due && progress->passes_left == 0;
-  state->due = progress->passes_left > 0;
-  return due;
+  if (ends_prompt) state->due = progress->passes_left > 0;
+  return due && progress->passes_left == 0;
 }
 
 // Whether there is something to drop at the end or the beginning of the entry, passes of probe tokens aside.
@@ -21,7 +21,8 @@ bool Compressions::may_drop(const PlanEntry& entry, const LiveEntries& live, con
   if (retention_.at_turn_start())
     return entry.first && retention_.can_drop(entry.context, live.before, state.spans);
   if (retention_.by_chunk()) {
-    return entry.context < state.fill && (retention_.staged() || retention_.ranked(tokens) > 0);
+    const bool of_prompt = entry.kind == EntryKind::kProbe || entry.context < state.fill;
+    return of_prompt && (retention_.staged() || retention_.ranked(tokens) > 0);
   }
   if (state.due && tokens >= state.fill) {
     return retention_.at_prompt_end() && retention_.can_drop(tokens, live.after, state.spans);

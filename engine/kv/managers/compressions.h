@@ -44,9 +44,9 @@ class Compressions {
 
   // PlanEntry::query of the request's chunks.
   TokenRange query(const CompressionState& state) const { return retention_.query(state.spans, state.fill); }
-  // Whether the entry ends or begins with a compression. A compression at the end of a prompt follows its
-  // passes of probe tokens: the entry that computes the last token sets progress->passes_left, and the last
-  // pass ends with the compression. `progress` includes the entry.
+  // Whether the entry ends or begins with a compression. A compression at the end of a prompt or chunk
+  // follows its passes of probe tokens: the entry that computes the last token sets progress->passes_left,
+  // and the last pass ends with the compression. `progress` includes the entry.
   bool is_due(const PlanEntry& entry, const LiveEntries& live, CompressionState* state,
               RequestProgress* progress) const;
   // Adds the compression of launch->entries[entry]; returns the number of tokens that are ranked or forced.

@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(kThreads) new_state_kernel(const __grid_consta
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= args.rows * args.kv_heads) return;
   const AppendSlot slot = args.slots[i];
+  if (slot.block == kNoBlock) return;
   float value = 0;
   if (args.values != nullptr) value = args.values[i];
   if (args.positions != nullptr) value = static_cast<float>(args.positions[i / args.kv_heads] + 1);

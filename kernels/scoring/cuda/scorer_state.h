@@ -13,7 +13,7 @@
 namespace kvtwin {
 
 struct NewStateArgs {
-  const AppendSlot* slots = nullptr;    // [rows][kv_heads]
+  const AppendSlot* slots = nullptr;    // [rows][kv_heads]; block kNoBlock: no state is written
   const float* values = nullptr;        // [rows][kv_heads]; null: from positions
   const uint32_t* positions = nullptr;  // [rows]: the state is position + 1, the time; null: 0
   float* scorer_state = nullptr;

@@ -3,12 +3,14 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/methods/probe_passes.h"
 #include "tests/conformance/engines/tested_engine.h"
-#include "tests/unit/cuda_engine/cuda_steps.h"
+#include "tests/unit/cuda_engine/compress_both.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -35,7 +37,7 @@ class Engine final : public TestedEngine {
 
 class Model final : public TestedModel {
  public:
-  explicit Model(const ModelWeights& weights) : device_(on_device(weights)) {}
+  explicit Model(const ModelWeights& weights) : weights_(weights), device_(on_device(weights)) {}
   std::unique_ptr<TestedEngine> engine(const EngineSetup& setup, const cpu::TokenIds* tokens) const override {
     cuda::CudaEngineConfig config;
     config.engine = setup.engine, config.page_tokens = setup.page_tokens;
@@ -48,18 +50,43 @@ class Model final : public TestedModel {
     if (!made) check_failed(made.error().text().c_str(), __FILE__, __LINE__);
     return std::make_unique<Engine>(std::move(*made));
   }
+  std::unique_ptr<TestedEngine> compressed(const CompressedSetup& setup,
+                                           const cpu::TokenIds* tokens) const override {
+    cuda::CudaEngineConfig config;
+    config.page_tokens = setup.core.page_tokens;
+    config.pages_gpu = setup.core.pages_gpu, config.pages_host = setup.core.pages_host;
+    config.rows_max = std::max(setup.core.step_tokens_max, probe_passes(setup.core.policies).tokens_max());
+    config.samples_max = setup.core.requests_max;
+    config.concurrent_copies = setup.concurrent_copies, config.poison = true;
+    cuda::CompressedOptions options;
+    options.config = {.core = setup.core, .score = setup.score, .seed = kScorerSeed};
+    options.retained = setup.retained;
+    Result<cuda::OwnedCache> cache = cuda::make_compressed(options, memory_of(config), &weights_);
+    if (!cache) check_failed(cache.error().text().c_str(), __FILE__, __LINE__);
+    Result<std::unique_ptr<cuda::CudaEngine>> made =
+        cuda::CudaEngine::make(config, device_.get(), tokens, std::move(*cache));
+    if (!made) check_failed(made.error().text().c_str(), __FILE__, __LINE__);
+    return std::make_unique<Engine>(std::move(*made));
+  }
 
  private:
+  const ModelWeights& weights_;
   const std::unique_ptr<cuda::DeviceModel> device_;
 };
 
 }  // namespace
 
-TestedKind tested_kind() { return {.models = cuda_models(), .concurrent_copies = true}; }
+TestedKind tested_kind() {
+  return {.computes = Computes::kCuda,
+          .models = cuda_models(),
+          .compressed_models = models(),
+          .concurrent_copies = true};
+}
+CoreConfig compressed_config(const Method& method, const LlmSpec& llm) { return cuda_config(method, llm); }
 std::unique_ptr<TestedModel> tested_model(const ModelWeights& weights) {
   return std::make_unique<Model>(weights);
 }
-double tolerance(const LlmSpec& llm) { return bf16_tolerance(llm); }
+double tolerance(const LlmSpec& llm, std::string_view precision) { return method_tolerance(precision, llm); }
 
 }  // namespace kvtwin::testing
 

@@ -5,13 +5,17 @@
 #define KVTWIN_TESTS_CONFORMANCE_ENGINES_TESTED_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "engine/common/request_tokens.h"
+#include "engine/methods/combinations.h"
 #include "engine/runtime/outcome_source.h"
 #include "models/weights/weights.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 namespace kvtwin::testing {
 
@@ -27,7 +31,18 @@ struct EngineSetup {
   bool concurrent_copies = false;  // copies run beside the steps that follow, where the engine can
 };
 
-// An engine with an unquantised paged cache, whose pages are poisoned when they are allocated.
+// An engine that drops KV entries by the policies of `core`, and has its sizes.
+struct CompressedSetup {
+  CoreConfig core;
+  kernels::ScoreSpec score;
+  bool concurrent_copies = false;
+  // Called after each compression, for each head (layer * kv_heads + head), with the positions that it
+  // retains.
+  std::function<void(RequestId request, uint32_t head, std::span<const uint32_t> positions)> retained{};
+};
+constexpr uint64_t kScorerSeed = 9;  // of drawn weights of scorers
+
+// An engine whose pages are poisoned when they are allocated.
 class TestedEngine : public OutcomeSource {
  public:
   struct Sample {
@@ -47,12 +62,17 @@ class TestedEngine : public OutcomeSource {
 class TestedModel {
  public:
   virtual ~TestedModel() = default;
+  // With an unquantised paged cache.
   virtual std::unique_ptr<TestedEngine> engine(const EngineSetup& setup,
                                                const cpu::TokenIds* tokens) const = 0;
+  virtual std::unique_ptr<TestedEngine> compressed(const CompressedSetup& setup,
+                                                   const cpu::TokenIds* tokens) const = 0;
 };
 
 struct TestedKind {
+  Computes computes = Computes::kCpu;
   std::vector<LlmSpec> models;
+  std::vector<LlmSpec> compressed_models{};  // of engines that drop KV entries
   bool concurrent_copies = false;
   bool disk_tier = false;
   // Results equal those of the CPU engine to the bit, whatever the shapes of the steps.
@@ -61,8 +81,11 @@ struct TestedKind {
 TestedKind tested_kind();
 std::unique_ptr<TestedModel> tested_model(const ModelWeights& weights);
 
+// A configuration of the method that drops many entries, with plenty of pages.
+CoreConfig compressed_config(const Method& method, const LlmSpec& llm);
+
 // The largest relative error of logits against the CPU engine's; 0 if the engine is exact.
-double tolerance(const LlmSpec& llm);
+double tolerance(const LlmSpec& llm, std::string_view precision = "bf16");
 
 }  // namespace kvtwin::testing
 

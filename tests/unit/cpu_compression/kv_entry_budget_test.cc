@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "engine/base/prng.h"
@@ -81,6 +82,18 @@ TEST_CASE("side by side: every item once, for any count") {
     CHECK(all == count);
     CHECK(done == std::vector<uint32_t>(count, 1));
   }
+}
+
+TEST_CASE("side by side: work that calls it again, and calls from several threads at once, again and again") {
+  std::atomic<uint32_t> all = 0;
+  const auto calls = [&] {
+    for (uint32_t round = 0; round < 200; ++round)
+      side_by_side(5, [&](uint32_t) { side_by_side(4, [&](uint32_t) { ++all; }); });
+  };
+  std::thread other(calls), third(calls);
+  calls();
+  other.join(), third.join();
+  CHECK(all == 3 * 200 * 5 * 4);
 }
 
 }  // namespace kvtwin::cpu

@@ -30,6 +30,10 @@ inline const std::vector<SharingMethod>& sharing_methods() {
       {{"knorm", "top_per_layer", "ragged", 1}},
       {{"fastkvzip", "released", "ragged", 2}, false, 24},
       {{"keydiff", "ada", "ragged", 1}},
+      {{"kvzip", "top_across_layers", "ragged", 1, Clustering::kAcrossLayers, CompressionTrigger::kChunkEnd}},
+      {{"kvzip", "top_per_layer", "ragged", 2, Clustering::kAdjacent, CompressionTrigger::kChunkEnd},
+       false,
+       24},
   };
   return all;
 }

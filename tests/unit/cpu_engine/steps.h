@@ -46,6 +46,9 @@ class EngineSteps {
     requests_.erase(request);
   }
 
+  // Steps from now on run at least this many rows of matrix products.
+  void pad_to(uint32_t rows) { tokens_padded_ = rows; }
+
   struct Want {
     RequestId request{};
     uint32_t tokens = 1;
@@ -77,6 +80,7 @@ class EngineSteps {
     const LaunchStep launch{.engine = EngineId{},
                             .step = StepId{step_},
                             .repeat = repeat,
+                            .tokens_padded = tokens_padded_,
                             .entries = entries,
                             .allocations = allocations,
                             .prefix_hits = prefix_hits};
@@ -117,6 +121,7 @@ class EngineSteps {
   std::map<RequestId, std::vector<uint32_t>> sampled_;
   DataOutcomes values_;
   uint64_t step_ = 0;
+  uint32_t tokens_padded_ = 0;
 };
 
 class Steps : public EngineSteps<cpu::CpuEngine> {

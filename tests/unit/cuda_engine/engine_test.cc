@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "tests/support/source_dir.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
 
 using namespace kvtwin;
@@ -13,7 +14,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr RequestId kA{1}, kB{2};
+constexpr RequestId kA{1}, kB{2}, kC{3};
 constexpr uint64_t kWeightSeed = 7;
 
 cuda::CudaEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
@@ -50,7 +51,7 @@ TEST_CASE("cuda: weights drawn on the GPU equal those drawn on the host") {
 TEST_CASE("cuda: checkpoints in fp32 and in several files are rounded to bf16 and computed") {
   for (const char* name : {"llama_biased", "qwen2_yarn", "qwen3_qk_norm", "mistral_sharded", "llama_tied"}) {
     CAPTURE(name);
-    const std::string folder = std::string(KVTWIN_SOURCE_DIR "/tests/golden/hf/data/") + name;
+    const std::string folder = source_dir() + "/tests/golden/hf/data/" + name;
     Result<ModelWeights> weights = load_model(folder);
     REQUIRE_MESSAGE(weights.has_value(), (weights ? std::string() : weights.error().text()));
     const LlmSpec& llm = weights->llm();
@@ -106,6 +107,48 @@ TEST_CASE("cuda: steps replayed as graphs equal steps launched without them, to 
   }
 }
 
+TEST_CASE("cuda: the graph of a captured size replays steps of every number of requests up to it") {
+  for (const LlmSpec& llm : cuda_models()) {
+    CAPTURE(llm.family);
+    CAPTURE(llm.head_dim);
+    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // steps of attention_rows are not replayed
+    const PreparedEngine p(llm, 90);
+    GivenTokens tokens = p.tokens;
+    tokens.give(kA, p.ids, 40);
+    tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
+    tokens.give(kC, p.ids, 40);
+    uint64_t replays = 0;
+    // Steps of one and of two rows, padded to 4 and to 8 rows or not padded.
+    const auto logits = [&](uint32_t graphs_max, bool padded) {
+      cuda::CudaEngineConfig config = config_of(16);
+      config.graphs_max = graphs_max, config.samples_max = 3, config.row_sizes = {4, 8};
+      CudaSteps steps(config, *p.device, &tokens, 9);
+      std::vector<std::vector<float>> out;
+      steps.begin(kA), steps.begin(kB);
+      out.push_back(steps.run({{kA, 40}}));
+      out.push_back(steps.run({{kB, 33}}));
+      for (const uint32_t size : {4u, 8u}) {
+        if (padded) steps.pad_to(size);
+        out.push_back(steps.run({{kA, 1}, {kB, 1}}));
+        out.push_back(steps.run({{kB, 1}}));
+        out.push_back(steps.run({{kA, 1}, {kB, 1}}, 3));
+        steps.begin(kC);  // the first token of a prompt is a row like a decode's, but gives no token
+        out.push_back(steps.run({{kC, 1, false}, {kA, 1}}));
+        steps.end(kC);
+      }
+      replays = steps.engine().graph_replays();
+      return out;
+    };
+    const auto expected = logits(0, true);
+    CHECK(replays == 0);
+    CHECK(logits(1, true) == expected);
+    CHECK(replays == (takes ? 2 * 6 : 0));  // from the first step on
+    const auto plain = logits(0, false);
+    for (size_t i = 0; i < plain.size(); ++i)
+      CHECK(relative_error(expected[i], plain[i]) < bf16_tolerance(llm));
+  }
+}
+
 TEST_CASE("cuda: operations are timed while an operation log is attached") {
   const LlmSpec llm = cuda_models()[4];
   const PreparedEngine p(llm, 40);
@@ -146,6 +189,8 @@ TEST_CASE(
   steps.begin(kA);
   CHECK(steps.run({{kA, 40}}).size() == llm.vocab);
 }
+
+std::string kvtwin::testing::source_dir() { return KVTWIN_SOURCE_DIR; }
 
 int main(int argc, char** argv) {
   if (const Result<void> ok = cuda::check_gpu(); !ok) {

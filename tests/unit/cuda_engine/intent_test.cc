@@ -36,6 +36,16 @@ kernels::ScoreSpec rule(const Form& form) {
   return spec;
 }
 
+// A head whose last layer is not zero, as drawn ones' is.
+cpu::ScorerWeights residual_weights(const LlmSpec& llm) {
+  cpu::ScorerWeights out;
+  out.residual = kernels::make_intent_residual(llm.head_dim, 5);
+  for (uint32_t i = 0; i < out.residual.w2.size(); ++i)
+    out.residual.w2[i] = static_cast<float>(draw({7, i}) % 1024) / 512.0f - 1.0f;
+  out.residual.b2 = 0.25f, out.residual.gain = 0.75f;
+  return out;
+}
+
 // Runs a prompt of `tokens` tokens with drawn queries in two steps. Returns those at positions `query`, by
 // layer.
 std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, TokenRange query, uint64_t seed,
@@ -114,7 +124,7 @@ TEST_CASE(
       std::fill(got.begin(), got.end(), 1.0f);
       IntentScoreArgs what;
       what.rows = kRows;
-      mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);
+      mine.score(kSession, what, {}, {got.data(), kRows, kCopies}, {}, nullptr);
       cuda::DeviceScorer::State state;
       capture_prompt(llm, 9, {0, 9}, 9, &*scores, &state);  // waits for the stream
       CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
@@ -122,22 +132,28 @@ TEST_CASE(
   }
 }
 
-// The residual with drawn weights corrects nothing, so it equals the rule; it is scored on the host by the
-// definition.
-TEST_CASE("3.4 cuda intent: the rule on the device retains the entries that the definition retains") {
+TEST_CASE("3.4 cuda intent: rule and residual on the device retain what the definitions on the host retain") {
   const Method all[] = {{"intent_rule", "uniform", "slot_mask"},
                         {"intent_rule", "uniform", "page_mask"},
                         {"intent_rule", "ratio", "page_mask"},
                         {"intent_rule", "uniform", "compact"},
-                        {"intent_rule", "uniform", "compact", 0, Clustering::kAdjacent, {}, "int4"}};
+                        {"intent_rule", "uniform", "compact", 0, Clustering::kAdjacent, {}, "int4"},
+                        {"intent_residual", "uniform", "slot_mask"},
+                        {"intent_residual", "ratio", "page_mask"},
+                        {"intent_residual", "uniform", "compact"},
+                        {"intent_residual", "uniform", "compact", 0, Clustering::kAdjacent, {}, "int4"}};
   for (const Method& method : all) {
     uint64_t compressions = 0, steps = 0, unequal = 0;
     for (const LlmSpec& llm : models()) {
       for (uint64_t seed = 1; seed <= 2 * std::size(kForms); ++seed) {
-        ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
+        ExpectedOutcome what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .on_host = true};
         what.spans = seed > std::size(kForms);
+        if (kernels::find_scorer(method.scorer)->weights == kernels::TrainedWeights::kResidual)
+          what.weights = residual_weights(llm);
         what.adjust = [&](kernels::ScoreSpec* spec) {
-          if (spec->scorer->name == "intent_rule") kForms[(seed - 1) % std::size(kForms)].set(spec);
+          kForms[(seed - 1) % std::size(kForms)].set(spec);
+          spec->rule_norm = std::array{kernels::RuleNorm::kTimesCandidates, kernels::RuleNorm::kZScore,
+                                       kernels::RuleNorm::kNone}[seed % 3];
         };
         const PairedEngines result = run_both(what);
         compressions += result.compressions, steps += result.steps, unequal += result.unequal;

@@ -19,6 +19,7 @@
 #include "tests/support/script_client.h"
 #include "tests/unit/cpu_engine/backend_checks.h"
 #include "tests/unit/cuda_engine/cuda_steps.h"
+#include "tests/unit/cuda_engine/issued_lists.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -49,8 +50,10 @@ T take(Result<T> made) {
 }
 
 std::unique_ptr<cuda::CudaEngine> gpu_engine(const cuda::DeviceModel& model, const cpu::TokenIds* tokens,
-                                             cuda::OwnedCache cache, uint32_t graphs = 64) {
+                                             cuda::OwnedCache cache, uint32_t graphs = 64,
+                                             std::vector<uint32_t> row_sizes = {}) {
   cuda::CudaEngineConfig config;
+  config.row_sizes = std::move(row_sizes);
   config.graphs_max = graphs;
   config.page_tokens = kPage, config.pages_gpu = kPages, config.pages_host = 20;
   config.rows_max = kRows, config.samples_max = 16, config.poison = true;
@@ -67,12 +70,12 @@ struct PreparedEngine {
 
 using GpuSteps = EngineSteps<cuda::CudaEngine>;
 GpuSteps gpu_steps(const PreparedEngine& p, const GivenTokens& tokens, const Kind& kind, uint64_t seed,
-                   bool fused = true, uint32_t graphs = 64) {
+                   bool fused = true, uint32_t graphs = 64, std::vector<uint32_t> row_sizes = {}) {
   return {kPage, kPages, seed,
           gpu_engine(*p.device, &tokens,
                      take(cuda::make_packed({kind.format, 32, kind.residual, fused},
                                             {kPage, kPages, 20, kRows, true}, &p.llm)),
-                     graphs)};
+                     graphs, std::move(row_sizes))};
 }
 
 Steps plain_steps(const PreparedEngine& p, const GivenTokens& tokens, uint64_t seed) {
@@ -173,10 +176,18 @@ TEST_CASE("cuda: packed decodes replayed as graphs equal those launched without 
     const GivenTokens tokens = tokens_of(llm);
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
-      auto graphs = gpu_steps(p, tokens, kind, 5), none = gpu_steps(p, tokens, kind, 5, true, 0);
-      CHECK(drive(&graphs) == drive(&none));
-      CHECK(graphs.engine().graph_replays() > 30);
-      CHECK(none.engine().graph_replays() == 0);
+      uint64_t replays = 0;
+      for (const uint32_t padded : {0u, 8u}) {
+        CAPTURE(padded);
+        const std::vector<uint32_t> sizes = padded > 0 ? std::vector{padded} : std::vector<uint32_t>();
+        auto graphs = gpu_steps(p, tokens, kind, 5, true, 64, sizes);
+        auto none = gpu_steps(p, tokens, kind, 5, true, 0, sizes);
+        graphs.pad_to(padded), none.pad_to(padded);
+        CHECK(drive(&graphs) == drive(&none));
+        CHECK(graphs.engine().graph_replays() > std::max(uint64_t{30}, replays));  // more of padded steps
+        replays = graphs.engine().graph_replays();
+        CHECK(none.engine().graph_replays() == 0);
+      }
     }
   }
 }
@@ -359,7 +370,8 @@ struct Totals {
 };
 
 // A whole run with a policy under pressure. `fused` false: all pages are unpacked before attention.
-void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals) {
+void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals,
+               ListTexts* issued = nullptr) {
   CAPTURE(precision);
   CAPTURE(seed);
   const LlmSpec llm = models()[seed % 3];
@@ -381,6 +393,9 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
   cuda::CudaEngineConfig own;
   own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
   own.rows_max = 128, own.samples_max = config.requests_max, own.poison = true;
+  if (issued != nullptr) {
+    own.issued = [=](const LaunchStep&, uint32_t, const StepList& list) { issued->insert(list.text()); };
+  }
   const auto gpu =
       take(cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, fused)));
   cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm));
@@ -423,4 +438,17 @@ TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preem
     CHECK(totals.dequantized > 0);
     CHECK(totals.requantisations > 0);
   }
+}
+
+TEST_CASE("cuda: steps over two packed formats start the operations of their lists") {
+  ListTexts found, possible;
+  Totals ignored;
+  for (const uint64_t seed : {1, 3, 4, 6}) check_run("triaxial", seed, true, &ignored, &found);
+  for (uint32_t bits = 1; bits < 64; ++bits) {
+    const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    StepListSpec spec = packed_list({bit(0), bit(1), false}, bit(2), bit(3));
+    spec.attention.requantises = bit(4), spec.samples = bit(5);
+    possible.insert(list_step(spec).text());
+  }
+  check_lists(found, possible, "triaxial");
 }

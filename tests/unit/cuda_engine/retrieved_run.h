@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/common/cpu_backend.h"
+#include "engine/cuda/device/buffer.h"
 #include "engine/cuda/device/happens_before.h"
 #include "engine/cuda/retrieval/retrieved.h"
 #include "engine/methods/registry.h"
@@ -95,11 +96,11 @@ class CudaListener final : public ForcibleSource {
 };
 
 // `forced_outcome`: the outcomes of a behaviour model are forced, regardless of the data. `graphs`: the
-// number of graph keys that are kept for replays.
+// number of graph keys that are kept for replays. `issued`: is given the operations of every step.
 inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel& model,
                                const LlmSpec& llm, const cuda::OrderTests& tests = {},
                                const std::optional<sim::RetrievalBehaviour>& forced_outcome = {},
-                               uint32_t graphs = 64) {
+                               uint32_t graphs = 64, decltype(cuda::CudaEngineConfig::issued) issued = {}) {
   CudaOutcome out;
   RunOptions options;
   options.check_invariants = true;
@@ -111,21 +112,23 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
-  config.graphs_max = graphs;
+  config.graphs_max = graphs, config.issued = std::move(issued);
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
     const RetrievalKind method = method_named(setting.retrieval);
     REQUIRE(!cuda::check_retrieved(method, setting.spec, setting.copies, llm, core.page_tokens).has_value());
     Result<cuda::OwnedCache> made = cuda::make_retrieved(
         {method, setting.spec, setting.copies, tests},
-        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
+        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true, core.requests_max},
+        llm);
     REQUIRE(made.has_value());
     cache = std::move(*made);
   }
   Result<std::unique_ptr<cuda::CudaEngine>> engine =
       cuda::CudaEngine::make(config, &model, &tokens, std::move(cache));
   REQUIRE(engine.has_value());
-  CudaListener listener(engine->get(), llm.vocab, tests.left_out == cuda::Edge::kNone, &out);
+  const uint64_t taken = cuda::Buffer::live_bytes(cuda::Buffer::Kind::kDevice);
+  CudaListener listener(engine->get(), llm.vocab, tests.left_out == Edge::kNone, &out);
   std::optional<sim::RetrievalSource> model_source;
   std::optional<ForcedOutcomes> forcing;
   if (forced_outcome) {
@@ -138,6 +141,8 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   Recorder recorder(options, {"retrieval", setting.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &backend, {&recorder});
   CHECK(end.idle);
+  // All memory was taken before the first step.
+  CHECK(cuda::Buffer::live_bytes(cuda::Buffer::Kind::kDevice) == taken);
   CHECK(client.finished == kRetrievalRequests.size());
   check_replays(recorder.finish(end), end.digest);
   out.digest = end.digest;

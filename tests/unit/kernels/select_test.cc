@@ -162,29 +162,6 @@ TEST_CASE("select: flattened counts equal those of sorting all KV entries, and s
   }
 }
 
-TEST_CASE("select: the flattened ranking retains each head's own best rows") {
-  Prng prng(8);
-  for (int round = 0; round < 100; ++round) {
-    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = 12;
-    std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
-    const ScoreView view = packed_scores(scores, heads, rows);
-    const std::vector<uint32_t> counts = count_flattened({view, {rows, {}}}, prng.range(0, 40));
-    const std::vector<RowSet> retained = select_heads(view, {}, counts);
-    // No retained KV entry ranks below a dropped one of any head.
-    for (uint32_t h = 0; h < heads; ++h) {
-      CHECK(retained[h].size() == counts[h]);
-      for (const uint32_t i : retained[h]) {
-        for (uint32_t g = 0; g < heads; ++g) {
-          for (uint32_t p = 0; p < rows; ++p) {
-            if (std::binary_search(retained[g].begin(), retained[g].end(), p)) continue;
-            CHECK(better(scores[h * rows + i], i, h, scores[g * rows + p], p, g));
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("select: of equal KV entries at one position the one of the smaller head is retained") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
@@ -194,19 +171,6 @@ TEST_CASE("select: of equal KV entries at one position the one of the smaller he
   const std::vector<uint32_t> positions{0, 9, 0, 5, 1, 7, 2, 8};
   const Ranked own{packed_scores(scores, 4, 2), {2, positions}};
   CHECK(count_flattened(own, 3) == std::vector<uint32_t>{1, 0, 1, 1});
-}
-
-TEST_CASE(
-    "select: the threshold form retains int(M r) - 1 without ties, and drops all ties with the threshold") {
-  std::vector<float> scores(20);
-  std::iota(scores.begin(), scores.end(), 0.0f);
-  const Ranked ranked{packed_scores(scores, 2, 10), {10, {}}};
-  CHECK(count_threshold_compat(ranked, 6) == std::vector<uint32_t>{0, 5});
-  CHECK(count_threshold_compat(ranked, 1) == std::vector<uint32_t>{0, 0});
-  CHECK(count_threshold_compat(ranked, 0) == std::vector<uint32_t>{0, 0});
-  CHECK(count_threshold_compat(ranked, 99) == std::vector<uint32_t>{9, 10});
-  std::vector<float> tied{5, 5, 5, 5, 1, 7};
-  CHECK(count_threshold_compat({packed_scores(tied, 1, 6), {6, {}}}, 3) == std::vector<uint32_t>{1});
 }
 
 TEST_CASE("select: a cluster counts the KV entries by its members' largest scores") {
@@ -227,13 +191,6 @@ TEST_CASE("select: a cluster counts the KV entries by its members' largest score
         count_clustered({packed_scores(scores, heads, rows), {rows, {}}}, cluster_of, clusters, kv_entries);
     CHECK(counts == sorted_counts(joined, clusters, rows, kv_entries));
   }
-}
-
-TEST_CASE("select: clusters of one head each equal the flattened level") {
-  Prng prng(5);
-  std::vector<float> scores = tied_scores(&prng, 4 * 30);
-  const Ranked ranked{packed_scores(scores, 4, 30), {30, {}}};
-  CHECK(count_clustered(ranked, std::vector<uint32_t>{0, 1, 2, 3}, 4, 50) == count_flattened(ranked, 50));
 }
 
 TEST_CASE("select: AdaKV retains each head's safe part and sums exactly to heads * k") {
@@ -257,46 +214,4 @@ TEST_CASE("select: AdaKV retains each head's safe part and sums exactly to heads
     CHECK(counts == sorted_counts(marked, heads, rows, uint64_t{heads} * keep));
     for (const uint32_t count : counts) CHECK(count >= own);
   }
-}
-
-TEST_CASE("select: AdaKV's repository form rounds (1 - alpha) raw + floor(alpha b)") {
-  std::vector<float> scores{9, 8, 7, 6, 5, 4, 3, 2};  // 2 heads, 4 rows: all the best are in head 0
-  const Ranked ranked{packed_scores(scores, 2, 4), {4, {}}};
-  AdaKvRepo options{2, 1, 5, false};  // raw 4, 0; floor(0.4) = 0: round(3.2), 0
-  CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 0});
-  options = {2, 1, 2, false};  // floor(1) = 1: round(2 + 1), round(0 + 1)
-  CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 1});
-  options = {3, 1, 4, false};  // raw 4, 2; 0.75 * 4 = 3, 0.75 * 2 = 1.5 -> 2 (even)
-  CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 2});
-  std::vector<float> halves{9, 8, 7, 1, 6, 5, 4, 3};  // raw 3, 1: 1.5 + 1 and 0.5 + 1, both to 2
-  CHECK(count_adakv_repo({packed_scores(halves, 2, 4), {4, {}}}, {2, 1, 2, false}) ==
-        std::vector<uint32_t>{2, 2});
-  options = {3, 1, 1, false};  // alpha 1: uniform
-  CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 3});
-
-  Prng prng(7);
-  for (int round = 0; round < 100; ++round) {
-    std::vector<float> many(5 * 20);
-    for (float& score : many) score = static_cast<float>(prng.range(1, 1000));
-    const AdaKvRepo five{static_cast<uint32_t>(prng.range(1, 20)), 1, 5, prng.chance(1, 2)};
-    const uint64_t total = sum(count_adakv_repo({packed_scores(many, 5, 20), {20, {}}}, five));
-    const uint64_t wanted = uint64_t{5} * five.base;
-    // Rounding by at most 1/2 per head, and floor(alpha b) loses at most 4/5 per head.
-    CHECK(total <= wanted + 2);
-    CHECK(total + 2 + 4 >= wanted);
-  }
-}
-
-TEST_CASE("select: a scaled head loses KV entries to one whose scores are concentrated") {
-  // Head 0 is flat, head 1 is peaked: scaling by the mass of the best `base` favours the peaked head.
-  std::vector<float> scores{4, 4, 4, 4, 8, 3.5f, 0, 0};
-  const Ranked ranked{packed_scores(scores, 2, 4), {4, {}}};
-  CHECK(count_adakv_repo(ranked, {2, 0, 1, false}) == std::vector<uint32_t>{3, 1});
-  CHECK(count_adakv_repo(ranked, {2, 0, 1, true}) == std::vector<uint32_t>{2, 2});
-}
-
-TEST_CASE("select: retrieval heads retain every entry, streaming heads sink and window") {
-  const std::vector<uint8_t> mask{1, 0, 0, 1};
-  CHECK(count_head_mask(mask, 1000, 128, 256) == std::vector<uint32_t>{1000, 384, 384, 1000});
-  CHECK(count_head_mask(mask, 100, 128, 256) == std::vector<uint32_t>{100, 100, 100, 100});
 }

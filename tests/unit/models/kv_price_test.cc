@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-
 #include "models/catalog/catalog.h"
 
 namespace kvtwin {
@@ -23,9 +21,6 @@ TEST_CASE(
     for (size_t f = 0; f < 5; ++f)
       CHECK(kv_entry_bytes(kFormats[f], {128, 128, groups[g]}) == expected[g][f]);
   }
-  const PageShape shape{32, 128, 32};
-  CHECK(std::lround(100 * mixed_capacity(0.65, shape)) == 432);
-  CHECK(std::lround(100 * mixed_capacity(0.75, shape)) == 457);
   CHECK(read_rate_factor(NumberFormat::kBf16) == 1);
 }
 

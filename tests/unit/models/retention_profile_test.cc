@@ -85,6 +85,16 @@ TEST_CASE(
   }
 }
 
+// The largest mean fraction of a layer over the mean of all, averaged over layers that retain anything.
+double mean_straggler(const RetentionProfile& p) {
+  std::vector<double> ratios;
+  for (uint32_t l = 0; l < p.layers; ++l) {
+    const std::vector<double> layer(p.mu.begin() + l * p.kv_heads, p.mu.begin() + (l + 1) * p.kv_heads);
+    if (mean(layer) > 0) ratios.push_back(*std::max_element(layer.begin(), layer.end()) / mean(layer));
+  }
+  return mean(ratios);
+}
+
 TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean, and covers 93.9 to 98.6 %") {
   if (!have_profiles()) return;
   std::map<std::string, std::vector<double>> by_model;
@@ -98,7 +108,7 @@ TEST_CASE("retention profile: mu + 2 sigma reserves 1.28 to 2.24 times the mean,
     for (size_t i = 0; i < p.fraction_mu.size(); ++i) sum += p.fraction_mu[i] + 2 * p.fraction_sigma[i];
     head_fractions.push_back(sum / static_cast<double>(p.heads()));
     CHECK(mean(p.fraction_mu) == doctest::Approx(1).epsilon(1e-12));
-    stragglers.push_back(mean(layer_stragglers(p)));
+    stragglers.push_back(mean_straggler(p));
   }
   CHECK(absolute.size() == 32);
   const auto range = [](const std::vector<double>& x) {
@@ -158,7 +168,9 @@ TEST_CASE("retention profile: the retained fraction changes with length because 
   for (size_t s = 0; s < 28; ++s) {
     const auto sample = std::span(p.samples).subspan(s * 256, 256);
     const double kept = std::accumulate(sample.begin(), sample.end(), 0.0) / 256;
-    CHECK(std::abs(kept - profile_mean(0.3, p.context_tokens[s], p.window_tokens, p.sink_tokens)) < 0.002);
+    // 30 % of context and sinks are requested; window and sinks are not counted.
+    const double n = p.context_tokens[s], sinks = p.sink_tokens, window = p.window_tokens;
+    CHECK(std::abs(kept - std::clamp((0.3 * (n + sinks) - window - sinks) / n, 0.0, 1.0)) < 0.002);
   }
   CHECK(thousandths(adjusted_ratio(0.3, 18'023, 4096)) == 94);
   CHECK(adjusted_ratio(0.3, 4000, 4096) == 1);
@@ -166,53 +178,7 @@ TEST_CASE("retention profile: the retained fraction changes with length because 
   CHECK(adjusted_ratio(1, 10'000, 4096) == 1);
 }
 
-TEST_CASE(
-    "retention profile: scaled to another ratio the mean is exact, the order is preserved, and all is "
-    "monotone") {
-  std::vector<double> before(kMu.size(), 0);
-  for (int percent = 0; percent <= 100; percent += 2) {
-    CAPTURE(percent);
-    const Ratios r = scaled_to_mean(kMu, kSigma, percent / 100.0);
-    CHECK(mean(r.mu) == doctest::Approx(percent / 100.0).epsilon(1e-9));
-    CHECK(std::is_sorted(r.mu.begin(), r.mu.end()));
-    for (size_t i = 0; i < kMu.size(); ++i) {
-      CHECK(r.mu[i] >= before[i]);
-      CHECK(r.mu[i] <= 1);
-      CHECK(r.sigma[i] >= 0);
-      CHECK(r.sigma[i] <= std::sqrt(r.mu[i] * (1 - r.mu[i])) + 1e-12);
-    }
-    before = r.mu;
-  }
-  const Ratios same = scaled_to_mean(kMu, kSigma, mean(kMu));
-  CHECK(same.mu == kMu);
-  CHECK(same.sigma == kSigma);
-  // A target close to the profile's own mean gives a profile close to the original.
-  const Ratios close = scaled_to_mean(kMu, kSigma, mean(kMu) + 1e-9);
-  for (size_t i = 0; i < kMu.size(); ++i) CHECK(std::abs(close.mu[i] - kMu[i]) < 2 * kRatioEdge);
-  if (!have_profiles()) return;
-  for (const auto& [scorer, p] : load_all()) {
-    for (const double target : {0.01, 0.25, 0.5, 0.75, 0.99}) {
-      const Ratios r = scaled_to_mean(p.mu, p.sigma, target);
-      CHECK(mean(r.mu) == doctest::Approx(target).epsilon(1e-9));
-      for (const double x : r.mu) CHECK((x >= 0 && x <= 1));
-    }
-  }
-}
-
-TEST_CASE("retention profile: renormalising finds the largest alpha that the memory allows") {
-  const double sum = std::accumulate(kMu.begin(), kMu.end(), 0.0);
-  for (const double epsilon : {0.0, 0.05, 0.1, 0.2, 5.0}) {
-    CAPTURE(epsilon);
-    const double alpha = renormalised_alpha(kMu, kSigma, 2, epsilon);
-    const auto reserved = [&](double a) {
-      const auto b = budgets(kMu, kSigma, a);
-      return std::accumulate(b.begin(), b.end(), 0.0);
-    };
-    CHECK(reserved(alpha) <= (1 + epsilon) * sum);
-    if (alpha < 2) CHECK(reserved(alpha + 1e-6) > (1 + epsilon) * sum);
-  }
-  CHECK(renormalised_alpha(kMu, kSigma, 2, 5) == 2);
-  CHECK(renormalised_alpha(kMu, kSigma, 2, 0) < 1e-9);
+TEST_CASE("retention profile: fractions in Q0.32 are rounded, and limited to 1") {
   const double fractions[] = {0, 0.5, 1, 2, -1};
   CHECK(to_q32(fractions) == std::vector<uint64_t>{0, 1ull << 31, 1ull << 32, 1ull << 32, 0});
 }
@@ -229,7 +195,6 @@ TEST_CASE("retention profile: textproto reads the tables back, and errors are na
   CHECK(back->sigma == p.sigma);
   CHECK(back->fraction_sigma == p.fraction_sigma);
   CHECK(retention_textproto(*back, 2) == text);
-  CHECK(fraction_budgets(*back, 0.4, 1)[0] == doctest::Approx(0.6));
   const auto complaint = [&](const char* from, const char* to) {
     std::string problem = text;
     problem.replace(problem.find(from), std::string(from).size(), to);

@@ -121,6 +121,17 @@ TEST_CASE("combinations: the scorer that a session's view depends on is not shar
   CHECK(judge.reason->of.second == Choice::kIdentity);
   CHECK(pairs.verdict(Choice::kScorer, "judge_q", Choice::kIdentity, "session", Computes::kSim).verdict ==
         Support::kWorks);
-  CHECK(pairs.verdict(Choice::kPartition, "aot", Choice::kIdentity, "session", Computes::kCuda).verdict ==
+  CHECK(pairs.verdict(Choice::kPartition, "aot", Choice::kLayout, "paged", Computes::kCuda).verdict ==
         Support::kNotBuilt);
+}
+
+TEST_CASE("combinations: attention that is gathered over a prompt is not gathered chunk by chunk on CUDA") {
+  CoreConfig config;
+  config.prefix_cache = false;
+  PolicySet& set = config.policies;
+  set.scorer = "h2o_prefill", set.budget = "uniform", set.layout = "compact", set.identity = "none";
+  CHECK_FALSE(cannot_combine(config, Computes::kCuda).has_value());
+  set.scorer_spec.compression_trigger = CompressionTrigger::kChunkEnd;
+  CHECK_FALSE(cannot_combine(config, Computes::kCpu).has_value());
+  CHECK(cannot_combine(config, Computes::kCuda).value_or("").find("each chunk alone") != std::string::npos);
 }

@@ -128,6 +128,7 @@ TEST_CASE(
   CHECK(f.bits == std::vector<BitRun>{{50, false}, {0, true}});
   CHECK(request.kv_entries.waiting.empty());
   CHECK(request.kv_entries.entries_4 == 13);
+  // 70 KV entries of 2 bits in pages of 32: two pages are full, and 6 are with the 7 of 4 bits.
   CHECK(request.kv_entries.pages_2 == 2);
   CHECK(request.kv_entries.pages_4.size() == 1);
   for (int i = 0; i < 20; ++i) REQUIRE(f.append(&request, 1));

@@ -54,6 +54,35 @@ TEST_CASE("probe passes: repeated parts cover the context, and repeat the end of
   }
 }
 
+TEST_CASE("probe passes: by chunk they cover the newest chunk and the window before it") {
+  struct Row {
+    uint32_t tokens;
+    std::vector<TokenRange> repeated;
+  };
+  const Row rows[] = {
+      {100, {{4, 64}, {64, 100}}},     // the first chunk is whole: no window before it
+      {200, {{92, 152}, {152, 200}}},  // the second
+      {203, {{192, 203}}},             // and part of the third
+      {101, {{92, 101}}},
+      {4, {}},  // all sinks
+      {5, {{4, 5}}},
+  };
+  const ProbePasses passes = repeats(4, 60, 0, 2).by_chunk(100, 8);
+  for (const Row& row : rows) {
+    CAPTURE(row.tokens);
+    REQUIRE(passes.count(row.tokens) == row.repeated.size());
+    for (uint32_t i = 0; i < row.repeated.size(); ++i) {
+      const ProbePass pass = passes.at(row.tokens, i);
+      CHECK(TokenRange{pass.begin, pass.end} == row.repeated[i]);
+      CHECK(pass.repeated == pass.begin);
+      CHECK(pass.first == (i == 0));
+    }
+  }
+  // The tail of a chunk's first pass is the end of the chunk before, of the first chunk's the sinks' end.
+  CHECK(repeats(4, 60, 8, 2).by_chunk(100, 0).at(200, 0).repeated == 92);
+  CHECK(repeats(4, 60, 8, 2).by_chunk(100, 0).at(100, 0).repeated == 4);
+}
+
 TEST_CASE("probe passes: soft tokens are one pass, which ranks everything") {
   const ProbePasses passes = ProbePasses::of_soft_tokens(32);
   REQUIRE(passes.count(5000) == 1);

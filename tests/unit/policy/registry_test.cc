@@ -252,8 +252,8 @@ TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the
   } cases[] = {
       {"host", kSwap, false, kSim, ""},
       {"host", kSwap, false, kCpu, ""},
-      {"host", kSwap, false, kCuda, "set placement: gpu and preemption: recompute, or --backend=cpu"},
-      {"host", kRecompute, false, kCuda, "not computed on CUDA (not built yet)"},
+      {"host", kSwap, false, kCuda, ""},
+      {"host", kRecompute, false, kCuda, ""},
       {"host", kRecompute, true, kSim,
        "set prefix_cache: false, or placement: gpu and preemption: recompute"},
       {"gpu", kRecompute, true, kSim, ""},

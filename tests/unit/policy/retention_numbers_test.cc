@@ -63,11 +63,13 @@ TEST_CASE(
   CHECK(pyramid_exact({4, 96, 0, 20}, UINT32_MAX) == std::vector<uint32_t>{187, 127, 65, 5});
 }
 
-TEST_CASE("PyramidKV: nothing is dropped while the prompt fits the budget") {
+TEST_CASE("PyramidKV: nothing is dropped while the prompt fits the budget; the ends of the line by hand") {
   const PyramidSpec spec{32, 512, 32, 20};
   CHECK(pyramid_exact(spec, 512) == std::vector<uint32_t>(32, 480));
   CHECK(pyramid_exact(spec, 100) == std::vector<uint32_t>(32, 68));
   CHECK(pyramid_exact(spec, 10) == std::vector<uint32_t>(32, 0));
+  CHECK(pyramid_exact(spec, 100'000).front() == 936);
+  CHECK(pyramid_exact(spec, 100'000).back() == 24);
 }
 
 TEST_CASE("chunk rule: the ratio of the ranked tokens, after sinks and window are set aside") {

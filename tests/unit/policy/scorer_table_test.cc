@@ -123,7 +123,8 @@ TEST_CASE("scorers: a session's memory and the keys are known when a turn starts
 TEST_CASE("scorers: impossible settings are refused with a remedy") {
   CHECK(message(validate_scorer("judge_q", at(CompressionTrigger::kChunkEnd)),
                 "it works at the end of the prompt"));
-  CHECK(message(validate_scorer("kvzip", at(CompressionTrigger::kChunkEnd)), "cannot work at chunk ends"));
+  CHECK(
+      message(validate_scorer("kvzip", at(CompressionTrigger::kDecodeStep)), "cannot work at decode steps"));
   CHECK(message(validate_scorer("intent_rule", at(CompressionTrigger::kDecodeStep)),
                 "at the end of the prompt"));
   CHECK(message(validate_scorer("h2o", at(CompressionTrigger::kPromptEnd)), "it works at decode steps"));
@@ -144,6 +145,7 @@ TEST_CASE("scorers: impossible settings are refused with a remedy") {
   CHECK(message(validate_scorer("knorm", spec), "query_tokens is 32"));
   spec.query_tokens = 70'000;
   CHECK(message(validate_scorer("snapkv", spec), "70000"));
+  CHECK_FALSE(validate_scorer("kvzip", at(CompressionTrigger::kChunkEnd)).has_value());
   spec = {};
   spec.repeat_tokens = 0;
   CHECK(message(validate_scorer("kvzip", spec), "repeat_tokens"));

@@ -74,48 +74,6 @@ TEST_CASE("X-3 resident: the fraction of each page that stays on the GPU is coun
   CHECK(engine.gauges().pages_gpu_held == 5);  // 3 + ceil(6 / 4)
 }
 
-TEST_CASE("resident: the pages that a prompt freed admit the next request") {
-  check_table(resident_config(), R"(
-    arrive r1 prompt=64 output=8      launch s1 r1:64
-    arrive r2 prompt=48 output=2      -
-    done s1                           launch s2 r1:1 r2:48          # 3 pages are r1's, 3 are free
-    done s2                           launch s3 r1:1 r2:1
-    done s3                           finish r2:2  launch s4 r1:1
-  )");
-}
-
-TEST_CASE("resident: without it the same two requests cannot run together") {
-  CoreConfig config = resident_config();
-  config.policies = {};
-  config.pages_host = 0;
-  check_table(config, R"(
-    arrive r1 prompt=64 output=8      launch s1 r1:64
-    arrive r2 prompt=48 output=2      -
-    done s1                           launch s2 r1:1                # one page is left
-  )");
-}
-
-TEST_CASE("resident: a full host preempts like a full GPU, and the request is recomputed") {
-  CoreConfig config = resident_config();
-  config.pages_host = 6;
-  check_table(config, R"(
-    arrive r1 prompt=48 output=20     launch s1 r1:48
-    arrive r2 prompt=31 output=20     -
-    done s1                           launch s2 r1:1 r2:31          # 4 + 2 pages of the host
-    done s2                           launch s3 r1:1 r2:1
-    done s3                           preempt r2  launch s4 r1:1    # r2 would begin its third
-  )");
-}
-
-TEST_CASE("resident: a request that does not fit in the host tier is rejected at once") {
-  CoreConfig config = resident_config();
-  config.pages_host = 4;
-  check_table(config, R"(
-    arrive r1 prompt=60 output=5      reject r1 pool 5>4
-    arrive r2 prompt=60 output=4      launch s1 r2:60
-  )");
-}
-
 TEST_CASE("X-4 resident: a reservation is the prompt's pages, then the resident pages") {
   CoreConfig config = resident_config();
   config.admission = AdmissionKind::kFullReservation;

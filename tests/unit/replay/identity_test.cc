@@ -74,36 +74,6 @@ TEST_CASE("a unit is the greatest common divisor of hash block and page") {
   }
 }
 
-TEST_CASE("equal block ids are equal units, and the shared length is block x longest common prefix") {
-  for (const uint32_t page : {64u, 16u}) {
-    CAPTURE(page);
-    v1::Session session;
-    set_key(add_request(&session, 640, 1), {{1, 10}});
-    set_key(add_request(&session, 832, 1), {{1, 8}, {50, 5}});
-    set_key(add_request(&session, 704, 1), {{1, 8}, {50, 2}, {90, 1}});
-    const auto sent = sent_of(plain_header(64), {session}, page);
-    CHECK(common(sent[0], sent[1]) == 8 * 64 / page);
-    CHECK(common(sent[1], sent[2]) == 10 * 64 / page);
-  }
-}
-
-TEST_CASE("an output and a floored tail come from the first later request that extends the key") {
-  v1::Session session;
-  set_key(add_request(&session, 100, 200), {{1, 1}});  // blocks 1..3 of its output are still unknown
-  set_key(add_request(&session, 64, 10), {{7, 1}});    // no extension of it
-  add_dep(session.mutable_nodes(1), 0);
-  set_key(add_request(&session, 400, 10), {{1, 2}, {20, 4}});  // an extension, which gives ids 2, 20, 21
-  add_dep(session.mutable_nodes(2), 1);
-  set_key(add_request(&session, 400, 10), {{1, 1}, {60, 5}});  // another extension, but later
-  add_dep(session.mutable_nodes(3), 2);
-  const auto sent = sent_of(plain_header(64), {session}, 64);
-  CHECK(common(sent[0], sent[2]) == 4);  // 300 tokens: 4 whole blocks, all of them known
-  CHECK(sent[0].identity.size() == 2);   // {1,2} {20,2}
-  CHECK(common(sent[0], sent[3]) == 1);
-  const auto fine = sent_of(plain_header(64), {session}, 16);
-  CHECK(common(fine[0], fine[2]) == 300 / 16);
-}
-
 TEST_CASE("positions without an identity belong to the request alone") {
   v1::Session session;
   set_key(add_request(&session, 128, 128), {{1, 2}});
@@ -220,22 +190,6 @@ TEST_CASE("token ids are compared one by one, however they are split into spans"
     CHECK(common(sent[0], sent[2]) == 0);
     if (page == 16) CHECK(sent[0].identity.size() == 1);  // numbered in the order of first occurrence
   }
-}
-
-TEST_CASE("an output without spans comes from the next prompt that extends this one, to the token") {
-  v1::Session session;
-  add_token_span(&session, numbers(0, 100));
-  add_token_span(&session, numbers(0, 99));
-  add_token_span(&session, numbers(0, 200));
-  list_spans(add_request(&session, 100, 50)->mutable_llm()->mutable_prompt(), 0, 1);
-  v1::Node* shorter = add_request(&session, 140, 50);  // differs in token 99, so it extends nothing
-  list_spans(shorter->mutable_llm()->mutable_prompt(), 1, 1);
-  list_spans(shorter->mutable_llm()->mutable_prompt(), 0, 1, 0, 41);
-  list_spans(add_request(&session, 200, 50)->mutable_llm()->mutable_prompt(), 2, 1);
-  for (int node = 1; node < 3; ++node) add_dep(session.mutable_nodes(node), static_cast<uint32_t>(node) - 1);
-  const auto sent = sent_of(plain_header(), {session}, 16);
-  CHECK(common(sent[0], sent[2]) == 150 / 16);
-  CHECK(common(sent[0], sent[1]) == 99 / 16);
 }
 
 TEST_CASE("spans without content are equal only by their place among the spans, outputs included") {

@@ -93,8 +93,8 @@ Ids solve(const Ids& prompt) {
     verb = kAsk;
   }
   Ids out = {verb == kUse || verb == kFetch ? kRequest : kAssistant};
-  if (verb == kAll && what == prompt.size()) {  // all of the document
-    const auto begin = std::find(prompt.begin(), prompt.end(), kResult) + 1;
+  if (verb == kAll && what == prompt.size()) {  // all of the newest document
+    const auto begin = std::find(prompt.rbegin(), prompt.rend(), kResult).base();
     out.insert(out.end(), begin, std::find(begin, prompt.end(), kEnd));
   } else if (verb == kAsk || verb == kAll) {
     const Ids value = value_of(known, prompt[what]);
@@ -221,6 +221,41 @@ TEST_CASE("make_task: refined_goal comes back to the four facts of its first fou
     }
   }
   CHECK(scored == 0);  // all questions after the first round count, and no other output
+}
+
+TEST_CASE("make_task: with drop_turns prompts have neither questions nor answers of earlier turns") {
+  for (const char* task : {"refined_goal", "asked_again", "question_first", "tool_schema"}) {
+    CAPTURE(task);
+    TaskOptions options{.task = task, .sessions = 10, .seed = 2, .questions = 8};
+    const Kept whole = made(options);
+    options.drop_turns = true;
+    const Kept dropped = made(options);
+    SessionChecker checker;
+    REQUIRE(checker.header(dropped.header_));
+    for (size_t i = 0; i < dropped.sessions.size(); ++i) {
+      const v1::Session& session = dropped.sessions[i];
+      REQUIRE(checker.session(session));
+      REQUIRE(session.nodes_size() == whole.sessions[i].nodes_size());
+      for (int n = 0; n < session.nodes_size(); ++n) {
+        if (!session.nodes(n).has_llm()) continue;
+        const v1::LlmRequest& request = session.nodes(n).llm();
+        const v1::LlmRequest& longer = whole.sessions[i].nodes(n).llm();
+        // The same request: its output, and what its prompt ends with.
+        const Ids prompt = ids_of(session, request.prompt());
+        const Ids before = ids_of(whole.sessions[i], longer.prompt());
+        CHECK(ids_of(session, request.output()) == ids_of(whole.sessions[i], longer.output()));
+        CHECK(std::equal(prompt.end() - 2, prompt.end(), before.end() - 2));
+        CHECK(std::count(prompt.begin(), prompt.end(), kAssistant) == 0);
+        CHECK(std::count(prompt.begin(), prompt.end(), kResult) ==
+              std::count(before.begin(), before.end(), kResult));
+        CHECK(std::count(prompt.begin(), prompt.end(), kRequest) ==
+              std::count(before.begin(), before.end(), kRequest));
+        if (std::string_view(task) != "tool_schema")
+          CHECK(std::count(prompt.begin(), prompt.end(), kAsk) <= 1);
+        CHECK(ids_of(session, request.output()) == solve(prompt));
+      }
+    }
+  }
 }
 
 TEST_CASE("make_task: roles, tools and turns are those of the trace") {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/steps/step_graph_templates.h"
 #include "sim/expanded_step.h"
+#include "tests/support/decode_step.h"
 #include "tests/unit/sim/in_child.h"
 
 using namespace kvtwin;

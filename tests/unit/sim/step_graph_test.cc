@@ -7,10 +7,11 @@
 #include <algorithm>
 
 #include "engine/base/prng.h"
-#include "engine/steps/step_graph_templates.h"
 #include "models/cost/cost_model.h"
+#include "tests/support/decode_step.h"
 
 using namespace kvtwin;
+using namespace kvtwin::testing;
 
 namespace {
 

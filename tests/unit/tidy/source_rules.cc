@@ -43,7 +43,7 @@ const std::vector<Rule> kMayInclude = {
       "models/"}},
     {"engine/cuda/",
      {"engine/base/", "engine/common/", "engine/cpu/compression/", "engine/cuda/", "engine/methods/",
-      "engine/runtime/", "kernels/", "models/"}},
+      "engine/runtime/", "engine/steps/", "kernels/", "models/"}},
     {"engine/calibrate/",
      {"engine/base/", "engine/calibrate/", "engine/common/", "engine/cuda/", "kernels/", "models/"}},
     {"kernels/", {"kernels/", "engine/base/"}},

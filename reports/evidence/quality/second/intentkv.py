@@ -6,7 +6,7 @@ Sessions of 384 tokens with 12 questions. At every prompt's end the rule ranks w
 query of the question (three tokens) or a memory of such queries, and only ENTRIES tokens stay, in all heads. Two sinks
 do not count, the question does. Tokens of a page that is not full are computed again by the next prompt, as a prefix
 cache of whole pages does. TURNS are `kept`, or `dropped`: a turn's question and answer leave the context when it ends, so
-that later answers cannot come from earlier ones. RESIDUAL is a file of the trained head (default: the shipped one).
+that later answers cannot come from earlier ones (`kvtwin evaluate --drop-turns`). RESIDUAL is a file of the trained head (default: the shipped one).
 
   query   the newest question alone            unit   memory of unit queries, gamma 0.9
   max     best over past queries, gamma 0.9    residual   rule and head, raw queries (as the shipped head was trained)
@@ -76,12 +76,24 @@ class Memory:
         return out
 
 
-def sources(ids, begin, end):
-    """Where the values of the answer ids[begin:end] stand before its question: in the document behind their key, and in
-    answers of turns that asked for the same key. Both [places][values]."""
-    key, values = ids[begin - 1], list(ids[begin + 1:end - 1])
-    found = [at for at in range(2, begin - 1) if list(ids[at:at + len(values)]) == values]
-    places = lambda behind: np.array([np.arange(at, at + len(values)) for at in found if list(ids[at - len(behind):at]) == behind])
+def contexts(ids, spans, drop_turns):
+    """[(prompt, output, scored)] of a session, places in ids. Each prompt continues the one before; if turns are dropped,
+    without the question and answer of the turn that has ended (requests of tools and their results stay)."""
+    out, history, last = [], [], 0
+    for begin, end, scored in spans:
+        prompt, output = history + list(range(last, begin)), list(range(begin, end))
+        out.append((prompt, output, scored))
+        history = prompt[:-SPAN] if drop_turns and ids[begin] == ASSISTANT else prompt + output
+        last = end
+    return out
+
+
+def sources(tokens, answer):
+    """Where an answer's values stand in its prompt: in the document behind their key, and in answers of turns that asked
+    for the same key. Both [places][values]."""
+    key, values = tokens[-1], list(answer[1:-1])
+    found = [at for at in range(2, len(tokens) - 1) if list(tokens[at:at + len(values)]) == values]
+    places = lambda behind: np.array([np.arange(at, at + len(values)) for at in found if list(tokens[at - len(behind):at]) == behind])
     return places([key]), places([key, ASSISTANT])
 
 
@@ -89,32 +101,32 @@ def ask(model, ids, spans, mode, entries, head, notes=None, drop_turns=False):
     """Right answers of a session's scored questions. Appends to `notes` whether the answer is right, and whether its values
     are retained in the document and in an earlier answer, at the prompt's end."""
     cache, live, memory, out = tiny.Cache(model, len(ids)), np.zeros(len(ids), bool), Memory(mode), []
-    gone = np.zeros(len(ids), bool)
-    for begin, end, scored in spans:
-        first = cache.n // tiny.PAGE * tiny.PAGE
+    cached = []  # the tokens whose KV the cache has, places in ids
+    for prompt, output, scored in contexts(ids, spans, drop_turns):
+        end, tokens = len(prompt), ids[prompt]
+        common = next((i for i, pair in enumerate(zip(cached, prompt)) if pair[0] != pair[1]), min(len(cached), end))
+        first = common // tiny.PAGE * tiny.PAGE
         live[first:], cache.n = False, first
         before = np.flatnonzero(live[:first])
-        logits, queries = model.run(model.embed(ids[first:begin]), cache, visible=lambda layer, kv_head, q: before)
-        live[first:begin] = ~gone[first:begin]
+        logits, queries = model.run(model.embed(tokens[first:]), cache, visible=lambda layer, kv_head, q: before)
+        live[first:end] = True
         memory.add(np.stack([q[-SPAN:].mean(0) for q in queries]))
-        held = np.flatnonzero(live[:begin])
-        forced = (held < SINKS) | (held >= begin - SPAN)
+        held = np.flatnonzero(live[:end])
+        forced = (held < SINKS) | (held >= end - SPAN)
         candidates = held[~forced]
         if len(candidates) > entries - SPAN:
-            scores = memory.scores(cache.k[:, candidates], cache.k[:, begin - SPAN:begin], head)
+            scores = memory.scores(cache.k[:, candidates], cache.k[:, end - SPAN:end], head)
             best = np.lexsort((candidates, scores))[::-1][:entries - SPAN]
-            live[:begin] = False
+            live[:end] = False
             live[held[forced]] = live[candidates[best]] = True
-        seen = np.flatnonzero(live[:begin])
-        got, _ = model.run(model.embed(ids[begin:end - 1]), cache, visible=lambda layer, kv_head, q: seen)
-        live[begin:end - 1] = True
-        if drop_turns and ids[begin] == ASSISTANT:
-            gone[begin - SPAN:end] = True
-            live &= ~gone
+        seen = np.flatnonzero(live[:end])
+        got, _ = model.run(model.embed(ids[output[:-1]]), cache, visible=lambda layer, kv_head, q: seen)
+        live[end:cache.n] = True
+        cached = prompt + output[:-1]
         if scored:
-            out.append(tiny.right(got, ids[begin + 1:end]))
+            out.append(tiny.right(got, ids[output[1:]]))
             if notes is not None:
-                notes.append((out[-1], *(len(places) > 0 and live[places].all(1).any() for places in sources(ids, begin, end))))
+                notes.append((out[-1], *(len(places) > 0 and live[places].all(1).any() for places in sources(tokens, ids[output]))))
     return out
 
 

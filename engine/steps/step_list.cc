@@ -1,0 +1,239 @@
+#include "engine/steps/step_list.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr const char* kOperationNames[] = {"upload",
+                                           "embed",
+                                           "norm",
+                                           "qkv",
+                                           "append",
+                                           "plan",
+                                           "decode attention",
+                                           "chunk attention",
+                                           "row attention",
+                                           "attention out",
+                                           "gate up",
+                                           "activation",
+                                           "down",
+                                           "logits",
+                                           "sample",
+                                           "capture",
+                                           "score",
+                                           "select",
+                                           "move",
+                                           "summarise",
+                                           "page score",
+                                           "choose",
+                                           "recall",
+                                           "keep query",
+                                           "counts",
+                                           "offload",
+                                           "requantise",
+                                           "packed attention",
+                                           "layer"};
+static_assert(std::size(kOperationNames) == kOperations);
+
+constexpr const char* kStreamNames[] = {"compute", "recall", "offload"};
+static_assert(std::size(kStreamNames) == kStreamKinds);
+
+constexpr const char* kEdgeNames[] = {"attended", "recalled", "sealed", "offloaded"};
+static_assert(std::size(kEdgeNames) == kEdges);
+
+class Lister {
+ public:
+  explicit Lister(const StepListSpec& spec) : spec_(spec), attention_(spec.attention) {
+    KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && attention_.layers_dense <= spec.layers);
+  }
+
+  StepList step() {
+    list_.reserve(size_t{spec_.layers} * 24 + 16);
+    if (attention_.requantises) {
+      add(Operation::kUpload);
+      for (uint32_t l = 0; l < spec_.layers; ++l) add(Operation::kRequantise, static_cast<uint16_t>(l));
+    }
+    for (uint32_t i = 0; i < attention_.uploads; ++i) {
+      ListedOperation& upload = add(Operation::kUpload);
+      if (i == 0 && recalls(attention_.kind)) upload.after = {Edge::kOffloaded, 0};
+    }
+    add(Operation::kEmbed);
+    add(Operation::kPlan);
+    for (uint32_t l = 0; l < spec_.layers; ++l) {
+      const auto layer = static_cast<uint16_t>(l);
+      for (const Operation kind : {Operation::kNorm, Operation::kQkv}) add(kind, layer);
+      attend(layer);
+      for (const Operation kind : {Operation::kAttentionOut, Operation::kNorm, Operation::kGateUp,
+                                   Operation::kActivation, Operation::kDown})
+        add(kind, layer);
+    }
+    if (spec_.samples) {
+      for (const Operation kind : {Operation::kNorm, Operation::kLogits, Operation::kSample}) add(kind);
+    }
+    compress_behind();
+    return std::move(list_);
+  }
+
+  StepList attention(uint16_t layer) {
+    list_.reserve(16);
+    attend(layer);
+    return std::move(list_);
+  }
+
+  StepList entering() {
+    KVT_CHECK(recalls(attention_.kind));
+    add(Operation::kMove).after = {Edge::kOffloaded, 0};
+    add(Operation::kUpload);
+    for (uint32_t l = attention_.layers_dense; l < spec_.layers; ++l) {
+      const auto layer = static_cast<uint16_t>(l);
+      add(Operation::kPageScore, layer).after = {Edge::kRecalled, layer};
+      add(Operation::kChoose, layer);
+      add(Operation::kRecall, layer).outcome = OutcomeSlot::kPagesNow;
+    }
+    return std::move(list_);
+  }
+
+ private:
+  ListedOperation& add(Operation kind, uint16_t layer = kNoLayer) {
+    return list_.add({.kind = kind, .layer = layer});
+  }
+  ListedOperation& background(Operation kind, uint16_t layer, StreamKind stream) {
+    return list_.add({.kind = kind, .layer = layer, .stream = stream, .required = false});
+  }
+
+  void attend(uint16_t layer) {
+    if (!attention_.listed) {
+      add(Operation::kUnlistedLayer, layer);
+    } else if (layer < attention_.layers_dense) {
+      add(Operation::kAppend, layer);
+      rows(attention_.dense_rows, layer);
+    } else if (attention_.kind == RetrievalKind::kReadsAll) {
+      read_all(layer);
+    } else {
+      retrieve(layer);
+    }
+  }
+
+  void read_all(uint16_t layer) {
+    const ListedCompression& compression = spec_.compression;
+    if (compression.plans_layers) add(Operation::kPlan, layer);
+    add(Operation::kAppend, layer);
+    if (compression.state) add(Operation::kCapture, layer);
+    rows(attention_.rows, layer);
+    if (attention_.packed_decodes) add(Operation::kPackedAttention, layer);
+    if (attention_.keeps) add(Operation::kMove, layer);
+    if (compression.captures) add(Operation::kCapture, layer);
+    if (!compression.in_layers) return;
+    for (const Operation kind : {Operation::kScore, Operation::kSelect, Operation::kMove}) add(kind, layer);
+  }
+
+  void compress_behind() {
+    for (uint32_t i = 0; i < spec_.compression.behind; ++i) {
+      for (const Operation kind :
+           {Operation::kUpload, Operation::kScore, Operation::kUpload, Operation::kSelect})
+        add(kind);
+      if (spec_.compression.moves) add(Operation::kMove);
+    }
+  }
+
+  void rows(const AttentionRows& rows, uint16_t layer) {
+    for (const Operation kernel : kAttentionKernels) {
+      if (has_rows(rows, kernel)) add(kernel, layer);
+    }
+  }
+
+  // Edges of docs/design/methods/freekv.md#recall.
+  void retrieve(uint16_t layer) {
+    const bool on_host = recalls(attention_.kind),
+               ahead = speculates(attention_.kind, attention_.speculation);
+    ListedOperation& append = add(Operation::kAppend, layer);
+    if (ahead) append.after = {Edge::kRecalled, layer};
+    if (attention_.fills) seal(layer, on_host);
+    if (attention_.chooses) {
+      add(Operation::kPageScore, layer);
+      add(Operation::kChoose, layer);
+      if (on_host) add(Operation::kRecall, layer).outcome = OutcomeSlot::kPagesNow;
+    }
+    rows(attention_.rows, layer);
+    if (on_host) {
+      ListedOperation& keep = add(Operation::kKeepQuery, layer);
+      if (ahead && attention_.chooses) keep.records = {Edge::kAttended, layer};
+    }
+    if (ahead && attention_.chooses) {
+      ListedOperation& next = background(Operation::kRecall, layer, StreamKind::kRecall);
+      next.outcome = OutcomeSlot::kPagesNext;
+      next.after = {Edge::kAttended, layer}, next.records = {Edge::kRecalled, layer};
+    }
+    if (on_host && attention_.chooses && layer + 1u == spec_.layers) add(Operation::kCounts, layer);
+  }
+
+  void seal(uint16_t layer, bool on_host) {
+    ListedOperation& summarise = add(Operation::kSummarise, layer);
+    if (!on_host) return;
+    summarise.records = {Edge::kSealed, layer};
+    ListedOperation& offload = background(Operation::kOffload, layer, StreamKind::kOffload);
+    offload.after = {Edge::kSealed, layer};
+    if (layer + 1u == spec_.layers) offload.records = {Edge::kOffloaded, 0};
+  }
+
+  const StepListSpec& spec_;
+  const ListedAttention& attention_;
+  StepList list_;
+};
+
+std::string of_layer(uint16_t layer) { return layer == kNoLayer ? "" : "[" + std::to_string(layer) + "]"; }
+
+std::string event_text(const char* verb, const StepEvent& event) {
+  if (!event) return "";
+  return std::string(" ") + verb + " " + kEdgeNames[static_cast<size_t>(event.edge)] + of_layer(event.layer);
+}
+
+}  // namespace
+
+const char* name_of(Operation operation) { return kOperationNames[static_cast<size_t>(operation)]; }
+const char* name_of(StreamKind stream) { return kStreamNames[static_cast<size_t>(stream)]; }
+
+ListedOperation* StepList::last_on(StreamKind stream) {
+  const auto found = std::find_if(operations_.rbegin(), operations_.rend(),
+                                  [&](const ListedOperation& one) { return one.stream == stream; });
+  return found == operations_.rend() ? nullptr : &*found;
+}
+
+std::string StepList::text() const {
+  std::string out;
+  for (const ListedOperation& one : operations_) {
+    out += std::string(name_of(one.stream)) + ": " + name_of(one.kind) + of_layer(one.layer);
+    out += event_text("after", one.after) + event_text("records", one.records) + "\n";
+  }
+  return out;
+}
+
+StepList list_step(const StepListSpec& spec) { return Lister(spec).step(); }
+
+StepList list_attention(const StepListSpec& spec, uint32_t layer) {
+  return Lister(spec).attention(static_cast<uint16_t>(layer));
+}
+
+StepList list_entering(const StepListSpec& spec) { return Lister(spec).entering(); }
+
+bool is_attention(const ListedOperation& operation) {
+  switch (operation.kind) {
+    case Operation::kNorm:
+    case Operation::kQkv:
+    case Operation::kAttentionOut:
+    case Operation::kGateUp:
+    case Operation::kActivation:
+    case Operation::kDown:
+    case Operation::kRequantise:
+      return false;
+    default:
+      return operation.layer != kNoLayer;
+  }
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,261 @@
+// Conformance of engines that drop KV entries, in whole runs on few pages: a request that was swapped out to
+// the host and returned computes what it computes alone, without ever leaving the GPU. The CPU engine repeats
+// its entries and compressions, one request at a time. Exact engines must retain the same KV entries; those
+// of the others are forced on the definition, because near ties of scores have no order.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "engine/cpu/compression/compressed_cache.h"
+#include "tests/conformance/engines/tested_engine.h"
+#include "tests/unit/cpu_compression/swapped_methods.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+// By head: positions.
+using Retained = std::map<uint32_t, std::vector<uint32_t>>;
+
+// What a step did for one request.
+struct EntryStep {
+  PlanEntry entry;
+  std::vector<uint32_t> allocations;  // head groups
+  std::optional<ProbePass> pass;
+  std::optional<Compression> compression;
+  std::vector<Compression::Forced> forced;
+  std::vector<uint32_t> keep;
+  Retained retained;
+  std::vector<float> logits;
+};
+
+struct RequestSteps {
+  std::vector<EntryStep> steps;  // since it last started anew
+  std::vector<uint32_t> tokens;
+  bool returned = false;  // from the host
+};
+
+// Performs steps, and records them by request.
+class StepsByRequest final : public OutcomeSource {
+ public:
+  StepsByRequest(const cpu::TokenIds* tokens, size_t vocab) : tokens_(*tokens), vocab_(vocab) {}
+  void use(TestedEngine* engine) { engine_ = engine; }
+  void retains(RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+    retained_[request][head].assign(positions.begin(), positions.end());
+  }
+
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
+    retained_.clear();
+    engine_->step(launch, offset, values);
+    const std::vector<float> logits = engine_->logits();
+    size_t sample = 0;
+    for (uint32_t i = 0; i < launch.entries.size(); ++i) {
+      EntryStep& step = record(launch, offset, i);
+      if (!step.entry.samples) continue;
+      const auto first = logits.begin() + static_cast<ptrdiff_t>(sample++ * vocab_);
+      step.logits.assign(first, first + static_cast<ptrdiff_t>(vocab_));
+    }
+    CHECK(sample * vocab_ == logits.size());
+  }
+  void notify(const Command& command) override { engine_->notify(command); }
+
+  std::map<RequestId, RequestSteps> requests;
+
+ private:
+  EntryStep& record(const LaunchStep& launch, uint32_t offset, uint32_t index) {
+    PlanEntry entry = launch.entries[index];
+    entry.context += offset, entry.first = entry.first && offset == 0;
+    RequestSteps& of_request = requests[entry.request];
+    if (entry.first && !entry.swapped_in) of_request = {};
+    of_request.returned = of_request.returned || (entry.first && entry.swapped_in);
+    entry.first = of_request.steps.empty(), entry.swapped_in = false;
+    for (auto p = static_cast<uint32_t>(of_request.tokens.size()); p < entry.context + entry.stored(); ++p)
+      of_request.tokens.push_back(tokens_.token(entry.request, p));
+    EntryStep& step = of_request.steps.emplace_back();
+    step.entry = entry;
+    for (const PageAllocation& one : launch.allocations) {
+      if (one.offset == offset && one.entry == index) step.allocations.push_back(one.group);
+    }
+    for (const ProbePass& pass : launch.passes) {
+      if (pass.entry == index) step.pass = pass;
+    }
+    for (const Compression& compression : launch.compressions) {
+      if (compression.entry != index) continue;
+      step.compression = compression;
+      step.forced.assign(compression.forced.begin(), compression.forced.end());
+      step.keep.assign(compression.keep.begin(), compression.keep.end());
+      step.retained = retained_[entry.request];
+    }
+    return step;
+  }
+
+  const cpu::TokenIds& tokens_;
+  const size_t vocab_;
+  TestedEngine* engine_ = nullptr;
+  std::map<RequestId, Retained> retained_;  // of the step
+};
+
+// The CPU engine, on which one request runs alone, on pages that are never used twice.
+class Alone {
+ public:
+  Alone(const CompressedSetup& setup, const ModelWeights& weights, RequestId request,
+        const RequestSteps& of_request)
+      : request_(request) {
+    // After a preemption by recompute the first chunk holds outputs too; the prompt ends with it.
+    auto prompt = static_cast<uint32_t>(of_request.tokens.size());
+    for (const EntryStep& step : of_request.steps) {
+      if (step.entry.samples) prompt = std::min(prompt, step.entry.context + step.entry.tokens);
+    }
+    tokens_.give(request, of_request.tokens, prompt);
+    CoreConfig core = setup.core;
+    core.pages_gpu = 1;
+    for (const EntryStep& step : of_request.steps)
+      core.pages_gpu += static_cast<uint32_t>(step.allocations.size());
+    cpu::CompressedConfig config{.core = core, .score = setup.score, .seed = kScorerSeed};
+    if (!tested_kind().exact) {
+      config.force_outcomes = [this](RequestId, uint32_t head) {
+        return std::span<const uint32_t>(forced_->at(head));
+      };
+    }
+    auto cache = cpu::CompressedCache::make(config, {core.page_tokens, core.pages_gpu, 0, true}, &weights);
+    REQUIRE(cache);
+    cache_ = cache->get();
+    engine_.emplace(cpu::CpuEngineConfig{}, &weights, &tokens_, std::move(*cache));
+  }
+
+  // The logits of the step's sample.
+  std::vector<float> run(EntryStep step) {
+    std::vector<PageAllocation> allocations;
+    for (const uint32_t group : step.allocations) allocations.push_back({0, 0, PageId{pages_++}, group});
+    LaunchStep launch;
+    launch.entries = {&step.entry, 1}, launch.allocations = allocations;
+    if (step.pass.has_value()) step.pass->entry = 0, launch.passes = {&*step.pass, 1};
+    if (step.compression.has_value()) {
+      Compression& compression = *step.compression;
+      compression.entry = 0, compression.forced = step.forced, compression.keep = step.keep;
+      launch.compressions = {&compression, 1};
+    }
+    forced_ = &step.retained;
+    DataOutcomes values;
+    engine_->step(launch, 0, &values);
+    for (const auto& [head, positions] : step.retained) {
+      const std::span<const uint32_t> own = cache_->positions(request_, head);
+      CHECK(std::equal(own.begin(), own.end(), positions.begin(), positions.end()));
+    }
+    return {engine_->logits().begin(), engine_->logits().end()};
+  }
+
+ private:
+  const RequestId request_;
+  GivenTokens tokens_;
+  const Retained* forced_ = nullptr;
+  const cpu::CompressedCache* cache_ = nullptr;
+  std::optional<cpu::CpuEngine> engine_;
+  uint32_t pages_ = 0;
+};
+
+struct Compared {
+  uint64_t requests = 0, returned = 0, compressions = 0;
+  double worst = 0;
+};
+
+void compare(const CompressedSetup& setup, const ModelWeights& weights, const StepsByRequest& recorded,
+             Compared* out) {
+  const double most = tolerance(weights.llm(), setup.core.policies.precision);
+  for (const auto& [request, of_request] : recorded.requests) {
+    CAPTURE(raw(request));
+    Alone alone(setup, weights, request, of_request);
+    for (const EntryStep& step : of_request.steps) {
+      CAPTURE(step.entry.context);
+      const std::vector<float> expected = alone.run(step);
+      out->compressions += step.compression.has_value();
+      if (!step.entry.samples) continue;
+      const double error = relative_error(step.logits, expected);
+      CHECK(error <= most);
+      out->worst = std::max(out->worst, error);
+    }
+    ++out->requests, out->returned += of_request.returned;
+  }
+}
+
+// The method on pages for few requests, and a host tier.
+CoreConfig short_of_pages(const Method& method, const LlmSpec& llm, uint64_t seed) {
+  CoreConfig out = compressed_config(method, llm);
+  const bool groups = layout_traits(out.policies.layout).has_groups;
+  const uint32_t page = tested_kind().exact ? 4 : 16, pages = seed % 2 == 0 ? 17 : 24;
+  out.prefix_cache = false;
+  out.requests_max = 8;
+  out.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
+  out.pages_gpu = pages * (groups ? out.policies.layout_spec.groups() : 1) * page / out.page_tokens;
+  out.pages_host = 4000;
+  out.policies.placement = "host";
+  out.preemption = PreemptionKind::kSwap;
+  return out;
+}
+
+void check_swapped(const Method& method, uint64_t seed, Compared* out) {
+  CAPTURE(seed);
+  const TestedKind kind = tested_kind();
+  const LlmSpec& llm = kind.compressed_models[seed % kind.compressed_models.size()];
+  const ModelWeights weights = ModelWeights::random(llm, seed);
+  const std::unique_ptr<TestedModel> model = tested_model(weights);
+  const CoreConfig config = short_of_pages(method, llm, seed);
+  REQUIRE(!validate_core_config(config).has_value());
+  ScriptClient client({.seed = seed,
+                       .sessions = 10,
+                       .requests_per_session = 2,
+                       .unit_tokens = config.unit_tokens,
+                       .prompt_tokens_max = kind.exact ? 60u : 150u,
+                       .output_tokens_max = 40});
+  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
+  StepsByRequest recorded(&tokens, llm.vocab);
+  CompressedSetup setup{.core = config, .score = score_of(config)};
+  setup.concurrent_copies = kind.concurrent_copies && seed % 2 == 1;
+  setup.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+    recorded.retains(request, head, positions);
+  };
+  const std::unique_ptr<TestedEngine> engine = model->compressed(setup, &tokens);
+  recorded.use(engine.get());
+  cpu::CpuBackendOptions backend_options{.steps_in_flight_max = {config.steps_in_flight_max}};
+  if (setup.concurrent_copies)
+    backend_options.copy_time = [&](EngineId, TransferId transfer) { return engine->copy_time(transfer); };
+  cpu::CpuBackend backend(backend_options, &recorded, drawn_times(seed));
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {config};
+  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
+  CHECK(end.idle);
+  CHECK(client.content());
+  compare(setup, weights, recorded, out);
+}
+
+// Whether the engine computes the method, and a request alone defines what it retains and chooses.
+bool is_tested(const Method& method) {
+  const TestedKind kind = tested_kind();
+  const CoreConfig config = short_of_pages(method, kind.compressed_models[0], 1);
+  if (cannot_combine(config, kind.computes).has_value()) return false;
+  if (kind.exact) return !score_of(config).scorer->scores_tokens();  // asks the memory of a session
+  return method.retrieval == std::string_view("all");                // near ties of pages have no order
+}
+
+}  // namespace
+
+TEST_CASE("X-9 swap: requests whose KV entries were dropped compute the same after a return from the host") {
+  uint64_t methods = 0, returned = 0;
+  for (const Method& method : swapped_methods()) {
+    if (!is_tested(method)) continue;
+    const std::string name = swapped_name(method);
+    CAPTURE(name);
+    Compared compared;
+    for (uint64_t seed = 1; seed <= 2; ++seed) check_swapped(method, seed, &compared);
+    MESSAGE(name << ": " << compared.requests << " requests, " << compared.compressions << " compressions, "
+                 << compared.returned << " returned from the host; worst relative error " << compared.worst);
+    ++methods, returned += compared.returned;
+  }
+  CHECK(methods > 15);
+  CHECK(returned > 5 * methods);
+}
