@@ -9,9 +9,9 @@
 namespace kvtwin {
 namespace {
 
-constexpr std::array<std::string_view, 14> kChoiceNames = {
+constexpr std::array<std::string_view, 13> kChoiceNames = {
     "",          "scorer",   "budget",       "layout",     "precision",  "placement", "retrieval",
-    "partition", "identity", "prefix_cache", "preemption", "page_order", "admission", "disk"};
+    "partition", "identity", "prefix_cache", "preemption", "page_order", "disk"};
 
 std::vector<CombinationRow> all_rows() {
   std::vector<CombinationRow> out(policy_rows().begin(), policy_rows().end());
@@ -46,7 +46,6 @@ Combination combination_of(const PolicyAxes& axes, const PolicySet& set, const C
   out.prefix_cache = config.prefix_cache;
   out.swaps = config.preemption == PreemptionKind::kSwap;
   out.oldest_first = config.page_order == PageOrder::kOldestFirst;
-  out.reserves_fully = config.admission == AdmissionKind::kFullReservation;
   out.has_disk = config.pages_disk > 0;
   return out;
 }

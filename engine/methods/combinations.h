@@ -45,7 +45,6 @@ enum class Choice : uint8_t {
   kPrefixCache,
   kPreemption,
   kPageOrder,
-  kAdmission,
   kDisk,
 };
 std::string_view name_of(Choice choice);  // "scorer", ..., "prefix_cache"
@@ -63,7 +62,7 @@ struct Combination {
   PartitionKind partition = PartitionKind::kUniform;
   IdentityTraits identity;
   bool per_channel_keys = false, requantises = false, bits_by_age = false;
-  bool prefix_cache = true, swaps = false, oldest_first = false, reserves_fully = false, has_disk = false;
+  bool prefix_cache = true, swaps = false, oldest_first = false, has_disk = false;
 
   bool ring() const { return layout.slot_retention == SlotRetention::kRing; }
   bool in_place() const { return layout.slot_retention == SlotRetention::kInPlace; }

@@ -20,8 +20,9 @@ struct PyramidSpec {
   uint32_t beta = 20;   // > 0
 };
 
-// The exact form: the real-valued line with its rounding error carried on, so that the layers sum to
-// layers * base. `tokens` is N. If N <= B, every layer retains all N - w KV entries before the window.
+// The real-valued line with its rounding error carried on, so that the layers sum to layers * base. (The
+// authors' code rounds the step down, so its layers retain more.) `tokens` is N. If N <= B, every layer
+// retains all N - w KV entries before the window.
 std::vector<uint32_t> pyramid_exact(const PyramidSpec& spec, uint32_t tokens);
 
 }  // namespace kvtwin

@@ -205,7 +205,8 @@ TEST_CASE("formats: impossible combinations are refused with a remedy") {
                           "/scenarios/methods/triaxial_tags.textproto"}),
                 "set identity: session, or precision_options.ageing: forecast"));
   CHECK(message(triaxial({"policies.precision_options.bits=2"}), "0 of"));
-  CHECK(message(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set placement: gpu"));
+  CHECK(
+      message(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set preemption: swap"));
   CHECK(message(triaxial({"limits.page_order=oldest_first"}), "two pools"));
   CHECK(message(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
   CHECK(message(complaint({"policies.partition=stream"}), "stream_k"));
