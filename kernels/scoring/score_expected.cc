@@ -29,14 +29,6 @@ float quadratic(const std::vector<float>& sigma, const float* x, uint32_t dim) {
 
 }  // namespace
 
-ExpectedSpec expected_kvpress() { return {}; }
-
-ExpectedSpec expected_tangram() {
-  ExpectedSpec spec;
-  spec.eps = 0.01f;
-  return spec;
-}
-
 QueryMoments query_moments(const HeadsView& q_hat, uint32_t j, uint32_t first, bool covariance) {
   const uint32_t dim = q_hat.dim, begin = q_hat.rows > first ? first : 0, n = q_hat.rows - begin;
   QueryMoments out;

@@ -31,8 +31,6 @@ struct ExpectedSpec {
   float eps = 0.0f;        // kvpress 0; TANGRAM 0.01 (safe with per-layer budgets only: |V| differs by layer)
   bool rotate_keys = false;  // rotates each key by R^T instead of Sigma by R: the same sum at lower cost
 };
-ExpectedSpec expected_kvpress();
-ExpectedSpec expected_tangram();
 
 // Mean and covariance of one query head.
 struct QueryMoments {

@@ -35,7 +35,7 @@ void raas_touch(const RaasSpec& spec, std::span<const float> attention, uint32_t
                 std::span<uint32_t> stamps);
 
 // Stamps as scores of KV entries: row i is in page i / page_tokens. Exact to 2^24 steps. With the total order
-// of select.h the lowest row of equal stamps is dropped first, as in raas_victim().
+// of select.h the lowest row of equal stamps is dropped first.
 void score_raas(std::span<const uint32_t> stamps, uint32_t page_tokens, std::span<float> out);
 
 // For a prompt longer than the budget: the released harness retains the KV entries with the largest q . K of

@@ -58,20 +58,19 @@ TEST_CASE("cli: the same run twice writes identical bytes, and its log replays t
   for (const auto& entry : fs::directory_iterator(scratch.file("a"))) {
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
-    CHECK(Folder::read_any(entry.path()) == Folder::read_any(scratch.file("b/" + name)));
+    CHECK(Folder::read_any(entry.path()) == scratch.read("b/" + name));
     CHECK(Folder::read_any(entry.path()).find(scratch.path()) == std::string::npos);
     ++files;
   }
   CHECK(files == 8);
-  const auto trace =
-      kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
+  const auto trace = kvtwin::testing::read_perfetto(scratch.read("a/timeline.perfetto-trace"));
   for (const std::string& problem : trace.problem) CHECK_MESSAGE(false, problem);
   CHECK(trace.slices.size() > 100);
   CHECK(trace.counters.contains("gpu pages held"));
   const Outcome replayed = succeeded(tool(scratch, "replay a --format=jsonl"));
   CHECK(replayed.printed("\"same\":true"));
 
-  const std::string log = Folder::read_any(scratch.file("a/log.binpb"));
+  const std::string log = scratch.read("a/log.binpb");
   std::ofstream(scratch.file("cut.binpb"), std::ios::binary) << log.substr(0, log.size() / 2);
   const Outcome cut = tool(scratch, "replay cut.binpb");
   CHECK(cut.status == 2);
@@ -95,7 +94,8 @@ TEST_CASE(
         kSample, order);
     const Outcome coalesced = succeeded(tool(scratch, run + "--force --out=a"));
     const Outcome single = succeeded(tool(scratch, run + "--set=simulation.coalesce=false --force --out=b"));
-    CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
+    for (const std::string file : {"/log.binpb", "/requests.csv"})
+      CHECK(scratch.read("a" + file) == scratch.read("b" + file));
     const Outcome replayed = tool(scratch, "replay a --format=jsonl");
     CHECK(replayed.printed("\"same\":true"));
     found.push_back(number(coalesced.out, "reused_tokens_first"));
@@ -107,22 +107,13 @@ TEST_CASE(
   CHECK(std::unique(found.begin(), found.end()) == found.end());  // four orders, four results
 }
 
-TEST_CASE("cli: coalescing changes neither decisions nor times") {
-  const Folder scratch;
-  succeeded(tool(scratch, fmt::format("run {} --quiet --record --out=a", kSample)));
-  succeeded(
-      tool(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.coalesce=false", kSample)));
-  CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
-  CHECK(Folder::read_any(scratch.file("a/requests.csv")) == Folder::read_any(scratch.file("b/requests.csv")));
-}
-
 TEST_CASE("cli: the resolved scenario of a result repeats it") {
   const Folder scratch;
   succeeded(
       tool(scratch, fmt::format("run {} --quiet --out=a --set=limits.requests_max=7 --seed=3", kSample)));
   succeeded(tool(scratch, "run a/scenario.resolved.textproto --quiet --out=b"));
-  CHECK(Folder::read_any(scratch.file("a/requests.csv")) == Folder::read_any(scratch.file("b/requests.csv")));
-  CHECK(Folder::read_any(scratch.file("a/run.binpb")) == Folder::read_any(scratch.file("b/run.binpb")));
+  CHECK(scratch.read("a/requests.csv") == scratch.read("b/requests.csv"));
+  CHECK(scratch.read("a/run.binpb") == scratch.read("b/run.binpb"));
 }
 
 TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and every format is complete") {

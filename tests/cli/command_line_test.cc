@@ -214,15 +214,6 @@ TEST_CASE("command line: the words that users try first are answered") {
   CHECK(main_help.find("formats") != std::string::npos);
 }
 
-TEST_CASE("command line: an absent backend is exit status 4") {
-  if (fs::exists("/dev/nvidiactl")) return;  // it is present
-  const Folder folder;
-  const Outcome cuda = run_kvtwin(
-      folder, {"run", kScenarios + "search_tiny.textproto", "--backend=cuda", "--clock=wall", "--no-write"});
-  CHECK(cuda.status == 4);
-  CHECK_MESSAGE(cuda.said("CUDA"), cuda.err);
-}
-
 TEST_CASE("doctor: names the GPU, its node of the catalog and its measured step times") {
   const Folder folder;
   const struct {
