@@ -5,9 +5,9 @@
 #   scenarios/studies/compressed_once.sh build/dev/bin/kvtwin [QUESTIONS]
 #
 # The document is one chunk of 384 tokens. It is compressed when it ends (chunk_end), and later turns of the session
-# continue from its prefix checkpoint. Reserved budgets are calibrated on split `train` of the same task, and asked on
-# split `test`. The columns are sized for equal bytes: of the document a twelfth and a sixth are retained, the last 8
-# tokens included.
+# continue from its prefix checkpoint. "A question at a time": earlier turns are not in the context. Reserved budgets are
+# calibrated on split `train` of the same task, and asked on split `test`. The columns are sized for equal bytes: of the
+# document a twelfth and a sixth are retained, the last 8 tokens included.
 set -euo pipefail
 
 kvtwin=$(realpath "${1:?the program}")
@@ -68,6 +68,11 @@ row 'gate, uniform' fastkvzip_asked 32 64
 row 'gate, by score within a layer' dynamic_gate 32 64
 row 'gate, by score across layers' dynamic_gate 32 64 --set=policies.budget=top_across_layers \
   --set=policies.layout_options.clustering=across_layers
+alone=(--drop-turns --set=policies.layout_options.clustering=across_layers)
+row 'KVzip, by score within a layer, a question at a time' kvzip 32 64 --drop-turns --set=policies.budget=top_per_layer \
+  --set=policies.layout_options.clustering=adjacent
+row 'KVzip, by score across layers, a question at a time' kvzip 32 64 "${alone[@]}"
+row 'the same, 4 heads a table' kvzip 32 64 "${alone[@]}" --set=policies.layout_options.heads_per_group=4
 
 # Each ratio has a profile of its own. SIZES: of multi_key, or of both tasks as 24,57:20,43; "-" is left out.
 reserved() {  # TITLE PROFILE-OPTION SIZES OPTION...
