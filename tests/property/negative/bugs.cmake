@@ -62,5 +62,7 @@ plant(hot_spill engine/kv/store/prefix_index_disk.cc
 [[const bool unlocked = nodes_[id].locks == 1 || planted("hot_spill");]])
 
 plant(kept_promise engine/kv/managers/mixed_precision_kv_manager.cc
-[[  reserved_4_.drop(&r.reserved_4);]]
-[[  if (!planted("kept_promise")) reserved_4_.drop(&r.reserved_4);]])
+[[  reserved_4_.drop(&r.reserved_4);
+  r.swapped_in = false;]]
+[[  if (!planted("kept_promise")) reserved_4_.drop(&r.reserved_4);
+  r.swapped_in = false;]])
