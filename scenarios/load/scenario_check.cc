@@ -181,7 +181,10 @@ void check_backend(const v1::Scenario& values, ScenarioChecker* check) {
                "decode: \"forced\", or judge_tokens: \"soft\"");
   }
   const int ids = values.cpu().repeat_instruction_size();
-  const uint32_t tokens = scorer_spec(values.policies()).repeat_instruction;
+  // Other options may be invalid still, so scorer_spec() cannot read them.
+  const v1::ScorerOptions& options = values.policies().scorer_options();
+  const uint32_t tokens =
+      options.has_repeat_instruction() ? options.repeat_instruction() : ScorerSpec().repeat_instruction;
   if (ids > 0 && static_cast<uint32_t>(ids) != tokens) {
     check->add("cpu.repeat_instruction",
                fmt::format("repeat_instruction has {} token ids, and scorer_options.repeat_instruction is {}",
