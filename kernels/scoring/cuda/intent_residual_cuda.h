@@ -4,8 +4,10 @@
 // Steps: intent_key_sums() for all layers, in order, then intent_correct_scores() on the rule's scores.
 //
 // Bound (Llama-3.1-8B's shape, d = 128), by rows C: keys are read once more than for the rule, 2 d bytes per
-// entry and KV head at 4.69 TB/s: 36 us for 2,560 rows. The head takes 213,000 multiply-adds per row in fp32:
-// 0.55 G for 2,560 rows, 16 us at 67 TFLOP/s. Weights (0.9 MB) are read by each CTA of 32 rows from L2.
+// entry and KV head at 4.69 TB/s: 36 us for 2,560 rows, 429 us for 30,720. The head takes 213,000
+// multiply-adds per row in fp32: 16 and 195 us at 67 TFLOP/s. Measured by kernels/bench/method_bench.cu
+// (H100, 3.35 TB/s): 384 and 1,680 us. The gap is the weights: each CTA of 32 rows reads 0.9 MB from L2,
+// which 2,560 rows (80 CTAs on 132 SMs) cannot hide, and a CTA uses each weight for 32 rows only.
 
 #ifndef KVTWIN_KERNELS_SCORING_CUDA_INTENT_RESIDUAL_CUDA_H_
 #define KVTWIN_KERNELS_SCORING_CUDA_INTENT_RESIDUAL_CUDA_H_
