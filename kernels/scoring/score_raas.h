@@ -20,9 +20,6 @@ namespace kvtwin::kernels {
 struct RaasSpec {
   float alpha = 1e-4f;
   bool scaled = false;  // divide by sqrt(d) before the softmax; the released code does not
-  // A page that replaces another one in its slot keeps that page's stamp until it draws attention, as in the
-  // released harness; otherwise it is stamped when it is written.
-  bool inherit_stamp = false;
 };
 
 // a[h][page] = mean over h's query heads of softmax over pages of sum_i max(q_i min_i, q_i max_i). The sum is

@@ -86,13 +86,10 @@ constexpr ScorerOption kExpectedOptions[] = {
         "eps", 0, 1, [](auto& s) -> auto& { return s.expected.eps; })};
 constexpr ScorerOption kTrimKvOptions[] = {flag(
     "key_norm", [](auto& s) -> auto& { return s.trim.key_norm; })};
-constexpr ScorerOption kRaasOptions[] = {
-    option(
-        "alpha", 0, 1, [](auto& s) -> auto& { return s.raas.alpha; }),
-    flag(
-        "scaled", [](auto& s) -> auto& { return s.raas.scaled; }),
-    flag(
-        "inherit_stamp", [](auto& s) -> auto& { return s.raas.inherit_stamp; })};
+constexpr ScorerOption kRaasOptions[] = {option(
+                                             "alpha", 0, 1, [](auto& s) -> auto& { return s.raas.alpha; }),
+                                         flag(
+                                             "scaled", [](auto& s) -> auto& { return s.raas.scaled; })};
 constexpr ScorerOption kIntentRuleOptions[] = {
     kGamma,
     kTemperature,
