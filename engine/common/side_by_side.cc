@@ -30,7 +30,8 @@ class Workers {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // False: they are at work for somebody else, or stayed behind in the process that this one was forked from.
+  // Returns false, and runs nothing, if the threads are busy with another call, or if they belong to the
+  // process that this one was forked from.
   bool run(uint32_t count, const Work& work) {
     if (process_ != getpid()) return false;
     const std::unique_lock turn(turns_, std::try_to_lock);

@@ -212,7 +212,7 @@ void CudaEngine::Parts::warm_up() {
   if (config.log != nullptr) timer->times({});  // their times are not wanted
 }
 
-// Rows of padding are sampled too: how many rows are is a parameter of what a step starts.
+// Rows of padding are sampled too, because the number of sampled rows is a launch parameter.
 void CudaEngine::Parts::sample_padding() {
   sampled_padding = 0;
   if (rows.padding == 0) return;

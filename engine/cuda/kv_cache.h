@@ -87,8 +87,9 @@ class KvCache : public LayerAttention {
   }
   // Lists of `size` rows that use a page without an owner: for the first, slow launch of each kernel.
   virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
-  // Lists of `size` rows of padding (StepRows::padding) and no others. begin() pads steps of decodes, so
-  // these start what every step of decodes does that is padded to `size` rows. False: begin() does not pad.
+  // Writes the lists of a step of `size` rows of padding (StepRows::padding) and no other rows. begin() pads
+  // steps of decodes to captured sizes, so such a step starts what every step of decodes of that size starts.
+  // Returns false if begin() does not pad.
   virtual bool fill_up(uint32_t /*size*/, const StepStream& /*on*/, StepRows* /*rows*/) { return false; }
 };
 

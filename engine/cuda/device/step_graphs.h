@@ -61,7 +61,8 @@ class StepGraphs {
   void run(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
            const std::function<void()>& start);
 
-  // Makes the graphs of a form for good, without computing anything. REQUIRES: as run(); kernels are loaded.
+  // Makes the graphs of a form before its first step, without computing anything. They are never evicted.
+  // REQUIRES: as run(); the kernels are loaded.
   void prepare(const StepGraphKey& graph_key, cudaStream_t stream, SideStreams* side_streams,
                const std::function<void()>& start);
 

@@ -29,8 +29,8 @@ struct StepRows {
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one after the other
-  // Rows at the end that belong to no request: they read nothing and write nothing, and make steps of decodes
-  // start the same for every number of requests up to a captured size (CoreConfig::capture_sizes).
+  // Rows at the end that belong to no request. They read nothing and write nothing. With them, every step of
+  // decodes starts the same operations as one of the captured size (CoreConfig::capture_sizes).
   uint32_t padding = 0;
   // For the log: KV entries read by decodes, and by all other rows; all KV heads count as one.
   uint64_t decode_entries = 0, chunk_entries = 0;

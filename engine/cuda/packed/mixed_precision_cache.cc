@@ -10,6 +10,8 @@
 namespace kvtwin::cuda {
 namespace {
 
+constexpr size_t kDecodePool = 1;  // of pools_: int4, where decoded KV entries go
+
 // Adds a KV entry to the last span, if it goes on there.
 void add_cell(std::vector<KvEntrySpan>* spans, uint32_t source, uint32_t target, size_t first_span) {
   if (spans->size() > first_span) {
@@ -88,7 +90,8 @@ void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::
     add_fraction(request_part, rows);
     decodes = decodes && !request_part.chunk;
   }
-  if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
+  if (decodes && fused_.ready())
+    add_packed_padding(launch.tokens_padded, kDecodePool, &staged_, &fused_, rows);
   staged_.send(on);
   fused_.send(on);
   waiting_.reserve(kv_entries_.waiting_pages());
@@ -255,22 +258,8 @@ void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"pages of two formats are not copied");
 }
 
-// What a decode packs goes to the pages of four bits.
-void MixedPrecisionCache::pad(uint32_t size, StepRows* rows) {
-  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
-    staged_.add_padding(1, rows);
-    fused_.add(row, {});
-  }
-}
-
 bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  if (!fused_.ready()) return false;
-  staged_.clear();
-  fused_.clear();
-  pad(size, rows);
-  staged_.send(on);
-  fused_.send(on);
-  return true;
+  return fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

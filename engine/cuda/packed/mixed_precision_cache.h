@@ -67,7 +67,6 @@ class MixedPrecisionCache final : public KvCache {
   void poison(PageId page, cudaStream_t stream);
   void age(std::span<const Requantisation> requantisations, const StepStream& on);
   void add_fraction(const RequestPart& request_part, StepRows* rows);
-  void pad(uint32_t size, StepRows* rows);
   bool add_fused(const RequestPart& request_part);
   void span_history(const RequestPart& request_part, uint32_t base);
   void span_actions(const RequestPart& request_part, uint32_t base);

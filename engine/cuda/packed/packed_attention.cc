@@ -122,4 +122,23 @@ void PackedAttention::attend(uint32_t layer, const LayerRows& tensors, std::span
        [&] { return fmt::format("{} sequences, head_dim {}", sequences_.size(), shape_.head_dim); });
 }
 
+void add_packed_padding(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+                        StepRows* rows) {
+  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
+    staged->add_padding(pool, rows);
+    fused->add(row, {});
+  }
+}
+
+bool fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+                    const StepStream& on, StepRows* rows) {
+  if (!fused->ready()) return false;
+  staged->clear();
+  fused->clear();
+  add_packed_padding(size, pool, staged, fused, rows);
+  staged->send(on);
+  fused->send(on);
+  return true;
+}
+
 }  // namespace kvtwin::cuda

@@ -64,6 +64,14 @@ class PackedAttention {
   const void* lists_at_ = nullptr;  // at first
 };
 
+// Adds rows of padding (StepRows::padding) until there are `size` rows. They read no page and pack nothing
+// into pool number `pool`.
+void add_packed_padding(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+                        StepRows* rows);
+// KvCache::fill_up() for packed pages.
+bool fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+                    const StepStream& on, StepRows* rows);
+
 }  // namespace kvtwin::cuda
 
 #endif  // KVTWIN_ENGINE_CUDA_PACKED_PACKED_ATTENTION_H_

@@ -72,28 +72,15 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
   }
   const bool decodes = std::all_of(entries.begin(), entries.end(),
                                    [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; });
-  if (decodes && fused_.ready()) pad(launch.tokens_padded, rows);
+  if (decodes && fused_.ready()) add_packed_padding(launch.tokens_padded, 0, &staged_, &fused_, rows);
   if (kivi()) even_out(decodes, rows->positions.size());
   staged_.send(on);
   fused_.send(on);
   if (kivi()) exact_.reserve(slots_);
 }
 
-void PackedCache::pad(uint32_t size, StepRows* rows) {
-  for (auto row = static_cast<uint32_t>(rows->positions.size()); row < size; ++row) {
-    staged_.add_padding(0, rows);
-    fused_.add(row, {});
-  }
-}
-
 bool PackedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  if (!fused_.ready() || kivi()) return false;
-  staged_.clear();
-  fused_.clear();
-  pad(size, rows);
-  staged_.send(on);
-  fused_.send(on);
-  return true;
+  return !kivi() && fill_up_packed(size, 0, &staged_, &fused_, on, rows);
 }
 
 void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {

@@ -64,7 +64,6 @@ class PackedCache final : public KvCache {
   void add_kivi(const PlanEntry& entry, uint32_t base, Request* request);
   // KIVI's decodes: all steps of a number of rows that pack keys have the same number of spans, and so have
   // all others.
-  void pad(uint32_t size, StepRows* rows);
   void even_out(bool decodes, size_t rows);
   void add_fused_kivi(const PlanEntry& entry, uint32_t row, Request* request, StepRows* rows);
   // What a step of KIVI's packs and keeps of KV entries that are staged from `base` on.

@@ -115,8 +115,8 @@ __device__ void product(const float* w, const float* b, const float (*x)[kRows],
   }
 }
 
-// A row's query of one head against the span: the query gives way to the mean of values. One thread a row
-// and head.
+// Attention of a row's query of one head over the span. The result replaces the query. One thread per row and
+// head.
 template <int kDim>
 __device__ void attend_span(const Workspace& work, uint32_t span, float (*query)[kRows]) {
   constexpr uint32_t kWidth = kDim / kIntentResidualHeads;

@@ -36,7 +36,7 @@ kernels::ScoreSpec rule(const Form& form) {
   return spec;
 }
 
-// A head whose last layer is not zero, as drawn ones' is.
+// A head with a last layer that is not zero. Drawn heads have zeros there.
 cpu::ScorerWeights residual_weights(const LlmSpec& llm) {
   cpu::ScorerWeights out;
   out.residual = kernels::make_intent_residual(llm.head_dim, 5);

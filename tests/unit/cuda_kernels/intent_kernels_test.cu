@@ -196,7 +196,7 @@ TEST_CASE("3.4 intent rule: the best of two turns is the larger of their scores,
   CHECK(from_two > 20);
 }
 
-// A head whose last layer is not zero, as initial weights' is.
+// A head with a last layer that is not zero. Initial weights have zeros there.
 kernels::IntentResidual drawn_residual(uint32_t dim, bool cross_attention) {
   kernels::IntentResidual out = kernels::make_intent_residual(dim, 5);
   std::mt19937_64 random(9);
