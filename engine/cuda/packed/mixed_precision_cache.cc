@@ -258,8 +258,8 @@ void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"pages of two formats are not copied");
 }
 
-bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  return fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
+void MixedPrecisionCache::fill_up(uint32_t, uint32_t size, const StepStream& on, StepRows* rows) {
+  fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
