@@ -10,12 +10,6 @@ using namespace when;
 // What both engines, which compute values, cannot.
 constexpr CombinationRow kEngineRows[] = {
     {kEngines,
-     kNotBuilt,
-     {kPrecision},
-     [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
-     "precision {precision} with per-channel keys is priced by the simulator only",
-     "set precision_options.per_channel_keys: false"},
-    {kEngines,
      kRefused,
      {kLayout, kScorer},
      [](Given c) { return c.ring() && !c.scorer.by_position; },

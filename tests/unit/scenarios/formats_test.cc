@@ -127,15 +127,11 @@ TEST_CASE("formats: a precision multiplies the pages that fit, scales included")
 }
 
 TEST_CASE("formats: options reach the policy") {
-  const std::vector<std::string> sets = {"policies.precision=int4",
-                                         "policies.precision_options.group=128",
-                                         "policies.precision_options.per_channel_keys=true",
-                                         "policies.partition=aot",
-                                         "policies.partition_options.aot_weight=budget_sum",
-                                         "policies.partition_options.tile=32"};
+  const std::vector<std::string> sets = {
+      "policies.precision=int4", "policies.precision_options.group=128", "policies.partition=aot",
+      "policies.partition_options.aot_weight=budget_sum", "policies.partition_options.tile=32"};
   const auto c = composed(sets);
   const PolicySet& set = config_of(c).policies;
-  CHECK(set.precision_spec.per_channel_keys);
   CHECK(set.precision_spec.group == 128);
   CHECK(set.partition == "aot");
   const PartitionSpec partition = partition_of(sets);
