@@ -6,7 +6,7 @@
 #   scenarios/studies/headlines.sh KVTWIN list                        parts, cases, predicted seconds
 #   scenarios/studies/headlines.sh KVTWIN predict > CSV               all cases on the simulator, on $NODE (default: h200)
 #   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
-#   scenarios/studies/headlines.sh KVTWIN smoke WORK                  every case cut to a few steps, on BACKEND (cuda)
+#   scenarios/studies/headlines.sh KVTWIN smoke WORK                  cases cut to a few steps, on BACKEND (cuda)
 #   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
 #
 # WORK holds a folder for each case, with its recording; cases that it holds are not run again, so a session may end
@@ -138,16 +138,21 @@ measure_case() {
   fi
   rows "$1" "$2" "$folder/run" "$(< "$folder/row.jsonl")"
 }
-# A few short requests of every case; models of 8B.
+# A few short requests of every case that is a run of another kind; models of 8B.
 smoke_case() {
+  [[ $1 != freekv_generation && $1 != tangram_watermark ]] || return 0
   local all=${case_args[$2]} begun=$SECONDS json short=(--set=model.name=llama-3.1-8b)
   [[ $1 != intentkv* ]] || short+=(--set=replay.requests_max=3)
   [[ $1 != triaxial* ]] || short+=(--set=replay.requests_max=2)
   [[ $1 != tangram* ]] || short+=("--set=trace.path=$own/smoke.csv" "--set=memory.gpu_pages=$([[ $all == *relative* ]] && echo 64000 || echo 1000)")
-  [[ $1 != freekv* ]] || short+=("--set=trace.path=$own/smoke.csv")
+  [[ $1 != freekv_input ]] || short+=("--set=trace.path=$own/smoke.csv")
   [[ $all != */freekv.* && $all != */arkvale.* ]] || short+=(--set=memory.host_bytes=2000000000)
   [[ ${BACKEND:-cuda} == sim ]] && short+=(--backend=sim) || short+=(--backend=cuda --clock=wall)
-  json=$(one "$2" "$work/$1-$2" --allow-unread "${short[@]}")
+  if ! json=$(one "$2" "$work/$1-$2" --allow-unread "${short[@]}"); then
+    printf '%-18s %-16s failed after %d s\n' "$1" "$2" $((SECONDS - begun))
+    failed=1
+    return 0
+  fi
   printf '%-18s %-16s %3d s  %3d requests finished, %5d steps, itl %.2f ms\n' "$1" "$2" $((SECONDS - begun)) \
     "$(figure requests_finished "$json")" "$(figure steps "$json")" "$(figure itl_p50_ms "$json")"
 }
@@ -204,7 +209,9 @@ case $command in
   smoke)
     work_in "${1:-}"
     memory_of h100
+    failed=0
     each_case smoke_case "${parts[@]}"
+    exit $failed
     ;;
   table) table "${1:-}" ;;
   *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table" >&2; exit 2 ;;
