@@ -21,15 +21,6 @@ own=$here/headlines
 methods=$here/../methods
 . "$here/common.sh"
 
-# Fractions of heads relative to their mean (docs/design/methods/tangram.md#calibration, remedy (i)).
-shares() {  # FIELD
-  awk -v field="$1" '
-    /mean: \[/ { list = "mean" } /deviation: \[/ { list = "deviation" } /\]/ { list = "" }
-    list != "" { gsub(/[^0-9. ]/, " "); for (i = 1; i <= NF; ++i) { v[list, ++n[list]] = $i; if (list == "mean") sum += $i } }
-    END { for (i = 1; i <= n[field]; ++i) printf("%s%.4f", (i > 1 ? "," : ""), v[field, i] * n["mean"] / sum) }
-  ' "$methods/tangram.textproto"
-}
-
 parts=(freekv_input freekv_generation intentkv intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
   tangram_watermark)
 
@@ -74,8 +65,9 @@ contexts() {  # NAME METHOD SET...: 128 requests of 30k on the GPU's memory; a p
     limits.step_tokens_max=4096 limits.prefix_cache=false memory.page_tokens=16 "$@"
 }
 tangram() {  # NAME METHOD SET...
-  local b=policies.budget_options l=policies.layout_options
-  contexts "$@" $b.relative=true "$b.mean=$(shares mean)" "$b.deviation=$(shares deviation)" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
+  local b=policies.budget_options l=policies.layout_options heads
+  mapfile -t heads < <(shares_of "$methods/tangram.textproto")
+  contexts "$@" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
     $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))"
 }
 
