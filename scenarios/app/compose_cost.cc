@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/methods/probe_passes.h"
+#include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
 #include "engine/methods/traits.h"
 #include "kernels/scoring/score.h"
