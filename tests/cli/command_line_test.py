@@ -2,6 +2,7 @@
 """Promises of every command: complete output, answers to the question that was asked, output folders of one run."""
 
 import os
+import re
 import shutil
 from unittest import mock
 
@@ -136,6 +137,16 @@ class CommandLines(CommandLine):
                         "calibrate", "validate", "inspect-policy", "evaluate", "import", "list", "doctor"):
             self.assertIn(f"\n  kvtwin {command} ", main_help)
         self.assertIn("formats", main_help)
+
+    def test_the_help_of_every_command_has_its_options(self):
+        commands = re.findall(r"^    '(.+)'\) commands='.*'; options='(.*)' ;;$", self.kvtwin("completion", "bash").out, re.M)
+        self.assertGreater(len(commands), 40)
+        for command, options in commands:
+            with self.subTest(command):
+                shown = self.kvtwin(*command.split(), "--help").out
+                known = {option.rstrip("=") for option in options.split()}
+                self.assertLessEqual(known - {"--help"}, set(re.findall(r"--[a-z-]+", shown)))
+                self.assertLessEqual(set(re.findall(r"^  (--[a-z-]+)", shown, re.M)), known)
 
     def test_doctor_names_the_gpu_its_node_of_the_catalog_and_its_measured_step_times(self):
         for gpu, node, profile in (("none", "", ""),
