@@ -147,7 +147,8 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
   const Part& runs = layers_[layer].runs;
   AttentionRowsArgs args;
   const KvEntryPool kv_entries = kv_entries_.kv_entries(tables_.on_device(), true);
-  args.pool = kv_entries.pool, args.pages = kv_entries.pages, args.list = lists_.at(at_.runs) + runs.first;
+  args.pool = kv_entries.pool, args.pages = kv_entries.pages,
+  args.list = run_rows_on_.as<QueryRow>() + runs.first;
   args.q = tensors.q, args.out = tensors.out;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
   args.rows = runs.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;

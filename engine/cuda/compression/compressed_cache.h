@@ -104,7 +104,7 @@ class CompressedCache final : public KvCache {
   };
   struct LayerLists {
     Part decodes, chunks, others;
-    Part runs;                   // rows of chunks that are read KV entry by KV entry
+    Part runs;                   // rows of chunks that read KV entry by KV entry, in run_rows_on_
     Part copies;                 // before rows are written
     Part holds;                  // after attention: into rings
     Part score_heads;            // of what becomes scorer state
@@ -165,8 +165,8 @@ class CompressedCache final : public KvCache {
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_attention_scores(uint32_t head, const Work& work, const Read& read);
-  QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
-                    uint32_t kv_head, uint32_t column) const;
+  void add_run(const cpu::StepRows& rows, const Read& read, uint32_t table, uint32_t kv_head,
+               uint32_t column);
   uint32_t past(const Work& work, uint32_t head) const;
   uint32_t ranked_tokens(const Work& work) const;
 
@@ -251,6 +251,7 @@ class CompressedCache final : public KvCache {
   std::vector<uint32_t> table_heads_;  // a head for each of these tables
   Buffer head_cells_on_;               // head_cells_ on the GPU
   Buffer slots_;                       // [layers][rows][kv_heads], of the step's rows
+  Buffer run_rows_on_;                 // QueryRow's of the step's runs
   std::map<RequestId, Request> requests_;
   cpu::SharedPrefixes shared_;
   // Of the step at hand.
@@ -265,7 +266,8 @@ class CompressedCache final : public KvCache {
   std::vector<PackedSequence> fused_;
   std::vector<DecodeSequence> decodes_;
   std::vector<PrefillSequence> chunks_;
-  std::vector<QueryRow> others_, runs_;
+  std::vector<QueryRow> others_;
+  std::vector<QueryRun> runs_;
   std::vector<CompactHead> copies_, holds_;
   std::vector<AttentionScoreHead> score_heads_;
   const DataOutcomes* given_ = nullptr;  // what is forced on it
@@ -273,6 +275,8 @@ class CompressedCache final : public KvCache {
   bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
   uint32_t padded_ = 0;  // rows, those of padding among them
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
+  uint32_t run_rows_ = 0;        // rows of runs_
+  uint32_t visible_before_ = 0;  // of the last head of score_heads_: KV entries before the step
   DeviceLists lists_;
   struct {
     ListAt<uint32_t> visible, iota;
@@ -280,7 +284,8 @@ class CompressedCache final : public KvCache {
     ListAt<RowCells> slot_cells;
     ListAt<DecodeSequence> decodes;
     ListAt<PrefillSequence> chunks;
-    ListAt<QueryRow> others, runs;
+    ListAt<QueryRow> others;
+    ListAt<QueryRun> runs;
     ListAt<CompactHead> copies, holds;
     ListAt<AttentionScoreHead> score_heads;
     ListAt<AppendSlot> dequantized_slots;
