@@ -208,7 +208,9 @@ void CudaEngine::Parts::warm_up() {
   }
   if (config.log == nullptr && config.graphs_max > 0) {
     for (uint32_t form = 0; form < cache->padded_forms(); ++form) {
-      for (const uint32_t size : config.row_sizes) prepare_graph(form, size);
+      // The largest first: what grows with the size, and moves then, is there for the others.
+      for (auto size = config.row_sizes.rbegin(); size != config.row_sizes.rend(); ++size)
+        prepare_graph(form, *size);
     }
   }
   if (config.log != nullptr) timer->times({});  // their times are not wanted

@@ -154,7 +154,6 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
 }
 
 void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  on.timer->begin(Operation::kScore, layer);
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
   attention_scores.heads = lists_.at(at_.score_heads) + layers_[layer].score_heads.first,
   attention_scores.count = llm_.kv_heads;

@@ -79,8 +79,9 @@ void CompressedCache::reserve_lists(uint32_t requests, uint32_t kv_entries) {
   if (observes) each += heads * sizeof(uint32_t);  // how much each row sees
   if (kv_entries_.packed()) each += heads * (sizeof(AppendSlot) + sizeof(KvEntrySpan));
   const bool dropped_slots = shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1;
-  // Rows whose KV entries no table of pages names are listed one by one.
-  if (shape_.tables.rings > 0 || dropped_slots) each += heads * sizeof(QueryRow);
+  // Rows whose KV entries no table of pages names read them one by one.
+  if (shape_.tables.rings > 0 || dropped_slots)
+    grow(&run_rows_on_, Buffer::Kind::kDevice, rows * heads * sizeof(QueryRow), "rows of chunks");
   lists_.reserve(rows * each + requests * heads * kHeadBytes + tables / 2 + ranked);
   rank_lists_.reserve(tables / 2 + ranked);
   choice_lists_.reserve(heads * kHeadBytes);

@@ -49,7 +49,7 @@ ListedAttention RetrievedCache::sealing() const {
           .layers_dense = spec_.layers_dense,
           .kind = kind_,
           .speculation = spec_.speculation,
-          .fills = !sealed_.empty()};
+          .fills = fills_};
 }
 
 void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
@@ -235,7 +235,7 @@ void RetrievedCache::enter_residents(const StepStream& on) {
 }
 
 void RetrievedCache::add_entering() {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear();
+  choice_rows_.clear(), lists_.clear(), sealed_.clear(), fills_ = false;
   uint32_t most = 0;
   for (Request* const request : entering_) {
     ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->host_copies.size()));

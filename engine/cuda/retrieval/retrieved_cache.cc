@@ -139,15 +139,13 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   KVT_CHECK(launch.compressions.empty());
   order_->compute_on(on);
   if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
-  choice_rows_.clear();
-  lists_.clear();
-  sealed_.clear();
-  retained_.clear();
-  dense_.clear();
+  clear_lists();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  choosing_ = static_cast<uint32_t>(choice_rows_.size()), fills_ = !sealed_.empty();
+  if (decodes_ > 0) pad(launch.tokens_padded, rows);
   send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kSelect, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
@@ -184,7 +182,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
                          const StepStream& on, DataOutcomes* values) {
   order_->step_ended();
   values->recalls.assign(llm_.layers, {});
-  const auto rows = static_cast<uint32_t>(choice_rows_.size());
+  const uint32_t rows = choosing_;
   // Counts are behind the last layer's choice, which is long over: it runs beside that layer.
   if (ahead() && rows > 0) order_->wait_for(StreamKind::kSelect);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {

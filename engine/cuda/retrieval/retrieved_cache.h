@@ -66,6 +66,9 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // Of steps of decodes: whether one of them completes a page, and whether one chooses pages.
+  uint32_t padded_forms() const override { return 4; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // A prompt that another cache computed and compressed, whose last row has just run: what is left of it,
   // equally many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what
@@ -135,9 +138,11 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void begin_with(const PrefixHit& prefix_hit);
   Request& new_request(RequestId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
+  void pad(uint32_t size, StepRows* rows);
   void add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows);
   ChoiceRow choice_of(const Request& request, uint32_t pages);
   void deal_recalls();
+  void clear_lists();
   void send_lists(const StepStream& on);
   void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const;
 
@@ -181,8 +186,11 @@ class RetrievedCache final : public KvCache, private SideStreams {
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;
   // Of the step at hand.
-  uint32_t decodes_ = 0;  // rows, if all are decodes; else 0
+  uint32_t decodes_ = 0;  // rows, if all are decodes, those of padding among them; else 0
+  // Of rows that choose; in steps of decodes, once one of them chooses, of all rows.
   std::vector<ChoiceRow> choice_rows_;
+  uint32_t choosing_ = 0;  // rows that choose
+  bool fills_ = false;     // pages are completed
   std::vector<uint32_t> lists_;
   std::vector<Sealed> sealed_;
   std::vector<QueryRetained> retained_;

@@ -98,6 +98,30 @@ void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   attention_.add(first, table, context, entry.tokens, rows);
 }
 
+// Rows of no request, which choose nothing and keep no query, up to `size` rows.
+void RetrievedCache::pad(uint32_t size, StepRows* rows) {
+  attention_.fill_up(size, rows);
+  if (spec_.layers_dense > 0) dense_.fill_up(size);
+  decodes_ = static_cast<uint32_t>(rows->positions.size());
+  if (offloaded_) retained_.resize(std::max(retained_.size(), size_t{decodes_}), {});
+  if (!choice_rows_.empty()) choice_rows_.resize(decodes_, {});
+}
+
+void RetrievedCache::fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) {
+  order_->compute_on(on);
+  if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
+  clear_lists();
+  fills_ = form % 2 != 0;
+  if (form / 2 != 0) choice_rows_.resize(1);
+  pad(size, rows);
+  send_lists(on);
+}
+
+void RetrievedCache::clear_lists() {
+  choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
+  decodes_ = choosing_ = 0, fills_ = false;
+}
+
 // Each KV head has a table of its own: sinks, what is chosen (written on the device, layer by layer), window.
 void RetrievedCache::add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows) {
   const uint32_t pages = pages_of(kv_entry + 1), length = shape_.sinks + shape_.selectable + shape_.window;
@@ -147,13 +171,13 @@ void RetrievedCache::deal_recalls() {
   forced_outcomes_.clear();
   if (!offloaded_ || given_ == nullptr || given_->recalls.size() != llm_.layers) return;
   std::vector<cpu::ForcedRow> rows;
-  for (const ChoiceRow& row : choice_rows_)
+  for (const ChoiceRow& row : std::span(choice_rows_).first(choosing_))
     rows.push_back({row.held == Held::kTrusted, missing_pages_max(shape_.selectable, row.candidates)});
-  const size_t each = rows.size() * llm_.kv_heads;
+  const size_t of_heads = rows.size() * llm_.kv_heads, each = choice_rows_.size() * llm_.kv_heads;
   forced_outcomes_.resize(each * (llm_.layers - spec_.layers_dense));
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     cpu::deal_recall(given_->recalls[layer], rows, llm_.kv_heads, spec_.speculation,
-                     std::span(forced_outcomes_).subspan(chooser(layer) * each, each));
+                     std::span(forced_outcomes_).subspan(chooser(layer) * each, of_heads));
   }
 }
 
@@ -181,8 +205,7 @@ void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceList
       summaries.push_back(
           {page.page * llm_.kv_heads + head, memory_.page_tokens, page.owner * llm_.kv_heads + head});
   }
-  if (!summaries.empty())
-    summaries.resize(std::max(summaries.size(), size_t{decodes_} * llm_.kv_heads), SummaryPage{});
+  if (fills_) summaries.resize(std::max(summaries.size(), size_t{decodes_} * llm_.kv_heads), SummaryPage{});
   at->choices = upload->add(choice_rows_);
   at->retained = upload->add(retained);
   at->forced_outcome = upload->add(forced_outcomes_);
@@ -193,8 +216,7 @@ void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceList
 
 void RetrievedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   order_->compute_on(on);
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
-  decodes_ = 0;
+  clear_lists();
   attention_.add_warm_up(size, rows);
   if (spec_.layers_dense > 0) dense_.warm_up(size);
   send_lists(on);

@@ -100,6 +100,7 @@ void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const Kv
       forced_outcomes_.clear();
   decodes_ = 0;
   for (const RetainedPrompt& prompt : prompts) take_retained(prompt, stream);
+  fills_ = !sealed_.empty();
   copy_retained(prompts, from, stream);
   upload_.clear();
   pack({}, &upload_, &at_);

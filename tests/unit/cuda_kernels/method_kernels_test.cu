@@ -95,6 +95,25 @@ TEST_CASE("tables are completed in ranges, and rows find their slots") {
     }
   }
 }
+// A chunk behind 5 KV entries, and one over the end of a ring of 4 sinks and 6 others, whose table goes on
+// with position 6 behind the sinks.
+TEST_CASE("rows of chunks are listed") {
+  const std::vector<QueryRun> runs = {{3, 2, 0, 40, 5, 1, 6}, {5, 3, 2, 50, 0, 0, 2, 4, 6, 11, 6}};
+  const DeviceArray<QueryRun> runs_on(runs);
+  const DeviceArray<QueryRow> rows(5);
+  KVT_CUDA(write_query_rows(runs_on.get(), 2, rows.get(), nullptr));
+  const std::vector<QueryRow> got = rows.read();
+  const uint32_t expected[5][7] = {{3, 40, 6, 1, 6, UINT32_MAX, 0},
+                                   {4, 40, 7, 1, 6, UINT32_MAX, 0},
+                                   {5, 50, 10, 0, 2, 4, 0},
+                                   {6, 50, 10, 0, 2, 4, 1},
+                                   {7, 50, 10, 0, 2, 4, 2}};
+  for (size_t i = 0; i < 5; ++i) {
+    const QueryRow& row = got[i];
+    const uint32_t found[] = {row.row, row.table, row.kv_entries, row.head, row.column, row.sinks, row.gap};
+    for (size_t k = 0; k < 7; ++k) CHECK(found[k] == expected[i][k]);
+  }
+}
 struct SelectProblem {
   std::vector<SelectHead> heads;
   std::vector<RowRange> forced;
