@@ -213,7 +213,8 @@ class CompressedCache final : public KvCache {
   std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
   void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
-  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
+  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch,
+                                            const float* scores) const;
   void send_scores(const StepStream& on);
 
   // compressed_probes.cc
@@ -298,6 +299,7 @@ class CompressedCache final : public KvCache {
   std::vector<Part> rank_parts_;  // of these, by layer
   ListAt<KvEntrySpan> rank_unpacks_at_;
   Buffer retained_, retained_host_, nan_;
+  Buffer counted_host_;  // scores that counts depend on
   std::vector<float> host_scores_;
   Buffer fetched_, fetched_host_;  // keys and values of a layer
   // A pass of rows that are not among the KV entries, while it runs.

@@ -191,7 +191,7 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, bo
     must(cudaStreamSynchronize(on.stream), "copy of keys and values", 0, shape);
     *keys = fetched_host_.as<float>(), *values = fetched_host_.as<float>() + numbers;
   };
-  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
+  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch, nullptr);
   const std::span<const uint32_t> known = work.compression->keep;
   std::vector<uint32_t> expected;  // by layer
   for (uint32_t l = 0; l < llm_.layers; ++l) {
