@@ -82,3 +82,5 @@ TEST_CASE("rows of chunks are listed") {
 
 }  // namespace
 }  // namespace kvtwin::test
+
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }
