@@ -237,7 +237,8 @@ void CudaEngine::Parts::prepare_graph(uint32_t form, uint32_t size) {
   start_layers();  // loads the kernels that only this form has
   if (cache->repeats(&graph_key))
     graphs.prepare(graph_key, compute_stream, cache->side_streams(), start_layers);
-  must(cudaStreamSynchronize(compute_stream), "graphs of captured sizes");  // the lists are sent
+  // Side streams still read the lists, too.
+  must(cudaDeviceSynchronize(), "graphs of captured sizes");
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {

@@ -57,13 +57,6 @@ constexpr CombinationRow kEngineRows[] = {
      "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at once",
      "choose layout compact or ragged"},
 
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_chunks(c) && c.scorer.repeats; },
-     "scorer {scorer} repeats chunks as they end, which is not computed on CUDA",
-     "choose compression_trigger: prompt_end, or --backend=cpu"},
-
     // What has no kernel yet.
     {kCudaOnly,
      kNotBuilt,

@@ -102,7 +102,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
-      request.repeated.clear(), request.ranked = 0;
+      request.repeated = {}, request.ranked = 0;
       resend_tables(&request);
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }

@@ -68,6 +68,11 @@ class CompressedCache final : public KvCache {
   const KvEntryMemory& memory() const { return kv_entries_; }
 
  private:
+  // KVzip: scores of the passes so far, [head][count], of positions from `first` on.
+  struct RepeatedScores {
+    uint32_t first = 0, count = 0;
+    std::vector<float> scores{};
+  };
   struct Request {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
@@ -75,7 +80,7 @@ class CompressedCache final : public KvCache {
     std::vector<DeviceTables::Table> tables{};  // of pages, by group
     DeviceTables::Table kv_entry_table{};       // kInPlace: of KV entries
     uint32_t ranked = 0;                        // tokens that compressions have ranked
-    std::vector<float> repeated{};              // KVzip: scores of the passes so far, [head][KV entry]
+    RepeatedScores repeated{};
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
   struct Read {
@@ -213,7 +218,8 @@ class CompressedCache final : public KvCache {
   std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
   void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
-  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
+  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch,
+                                            const float* scores) const;
   void send_scores(const StepStream& on);
 
   // compressed_probes.cc
@@ -221,6 +227,7 @@ class CompressedCache final : public KvCache {
   void run_soft_tokens(Work* work, const StepStream& on);
   void run_repeat(Work* work, const StepStream& on);
   void fetch_repeated(Work* work, const StepStream& on);
+  void send_repeated(Work* work, const StepStream& on);
   void probe(Work* work, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
              const StepStream& on);
   void add_probe_scores(uint32_t head, const Work& work, const Read& read);
@@ -298,6 +305,7 @@ class CompressedCache final : public KvCache {
   std::vector<Part> rank_parts_;  // of these, by layer
   ListAt<KvEntrySpan> rank_unpacks_at_;
   Buffer retained_, retained_host_, nan_;
+  Buffer counted_host_;  // scores that counts depend on
   std::vector<float> host_scores_;
   Buffer fetched_, fetched_host_;  // keys and values of a layer
   // A pass of rows that are not among the KV entries, while it runs.

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
+#include "engine/common/side_by_side.h"
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/methods/outcome_rules.h"
@@ -15,8 +16,15 @@
 namespace kvtwin::cuda {
 namespace {
 
-// How many of `positions` lie before `position`.
+// KV entries of all heads. With fewer, waking threads costs more than it saves.
+constexpr uint64_t kFewKvEntries = 1 << 16;
+
+// How many of `positions` lie before `position`. They ascend; where nothing was dropped between them, the
+// first one tells.
 uint32_t before(std::span<const uint32_t> positions, uint32_t position) {
+  const auto count = static_cast<uint32_t>(positions.size());
+  if (count > 0 && positions.back() - positions.front() + 1 == count)
+    return position <= positions.front() ? 0 : std::min(position - positions.front(), count);
   return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
                                positions.begin());
 }
@@ -210,12 +218,11 @@ void CompressedCache::apply(const RankBatch& batch) {
     const CompactHead& moved = batch.compacts[i];
     const uint32_t* const rows = retained_host_.as<uint32_t>() + moved.retained;
     const std::span<const uint32_t> had = work.request->kv_entries.positions(head.head);
-    std::vector<uint32_t> positions;
+    std::vector<uint32_t> positions(moved.count);
     for (uint32_t k = 0; k < moved.count; ++k) {
       const uint32_t kv_entry = head.first + rows[k];
-      positions.push_back(kv_entry < had.size()
-                              ? had[kv_entry]
-                              : work.rows.context + kv_entry - static_cast<uint32_t>(had.size()));
+      positions[k] = kv_entry < had.size() ? had[kv_entry]
+                                           : work.rows.context + kv_entry - static_cast<uint32_t>(had.size());
     }
     work.request->kv_entries.replace(head.head, head.first, positions);
   }
@@ -285,11 +292,13 @@ void CompressedCache::send_scores(const StepStream& on) {
        "copy of scores", host_scores_.size() * sizeof(float));
 }
 
-std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch) const {
-  std::vector<cpu::RankedHead> heads;
-  for (uint32_t i = 0; i < batch.count(); ++i) {
+// `scores`: rows_max of each head, or null.
+std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch,
+                                                           const float* scores) const {
+  std::vector<cpu::RankedHead> heads(batch.count());
+  const auto fill = [&](uint32_t i) {
     const RankBatch::Head& head = batch.heads[i];
-    cpu::RankedHead& out = heads.emplace_back();
+    cpu::RankedHead& out = heads[i];
     out.head = head.head, out.first = head.first;
     const std::span<const uint32_t> positions =
         work.request->kv_entries.positions(head.head).subspan(head.first);
@@ -299,6 +308,14 @@ std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, con
       for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
         out.forced.push_back(row);
     }
+    if (scores == nullptr) return;
+    const float* const first = scores + uint64_t{i} * batch.rows_max;
+    out.scores.assign(first, first + head.rows);
+  };
+  if (uint64_t{batch.count()} * batch.rows_max >= kFewKvEntries) {
+    cpu::side_by_side(batch.count(), fill);
+  } else {
+    for (uint32_t i = 0; i < batch.count(); ++i) fill(i);
   }
   return heads;
 }
@@ -308,17 +325,14 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
                                               const StepStream& on) {
   const std::span<const uint32_t> known = work.compression->keep;
   if (!known.empty()) return {known.begin(), known.end()};
-  std::vector<float> scores(uint64_t{batch.count()} * batch.rows_max);
-  must(cudaMemcpyAsync(scores.data(), scores_->scores(), scores.size() * sizeof(float),
-                       cudaMemcpyDeviceToHost, on.stream),
-       "copy of scores", scores.size() * sizeof(float));
+  const uint64_t bytes = uint64_t{batch.count()} * batch.rows_max * sizeof(float);
+  grow(&counted_host_, Buffer::Kind::kPinned, bytes, "scores");
+  must(
+      cudaMemcpyAsync(counted_host_.as<float>(), scores_->scores(), bytes, cudaMemcpyDeviceToHost, on.stream),
+      "copy of scores", bytes);
   must(cudaStreamSynchronize(on.stream), "scores of a compression");
-  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
-  for (uint32_t i = 0; i < batch.count(); ++i) {
-    const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
-    heads[i].scores.assign(first, first + batch.heads[i].rows);
-  }
-  std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
+  std::vector<uint32_t> out =
+      budget_->counts(ranked_heads(work, batch, counted_host_.as<float>()), work.compression->end);
   force_counts(work, batch, &out);
   return out;
 }
@@ -452,7 +466,7 @@ std::vector<uint32_t> CompressedCache::rows_left(const Work& work, const RankBat
                                                  uint32_t retained) const {
   const uint32_t* const first = retained_host_.as<uint32_t>();
   if (const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request)) {
-    const std::vector<cpu::RankedHead> head = ranked_heads(work, batch);
+    const std::vector<cpu::RankedHead> head = ranked_heads(work, batch, nullptr);
     std::vector<uint32_t> forced_list =
         cpu::forced_outcome_rows(forced_outcome->live, head[0].positions, head[0].forced, retained);
     if (!forced_list.empty()) return forced_list;

@@ -7,6 +7,7 @@
 
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -62,6 +63,10 @@ void CompressedCache::reserve() {
       captured_queries(options_.config.core.policies.scorer, options_.config.core.policies.scorer_spec);
   if (scores_->score_heads()) scores_->reserve_attention_scores(attention_scores);
   if (intents_ != nullptr && intents_->on_device()) intents_->reserve(kv_entries);
+  // Counts that depend on scores are the host's.
+  const CountRule rule(options_.config.core.policies, memory_.page_tokens);
+  if (rule.counted_by() != CountedBy::kNothing)
+    grow(&counted_host_, Buffer::Kind::kPinned, uint64_t{heads} * kv_entries * sizeof(float), "scores");
   const uint64_t rows =
       std::min<uint64_t>(uint64_t{heads} * kv_entries,
                          uint64_t{memory_.pages_gpu} * memory_.page_tokens * kv_entries_.columns());
