@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/cache_ops/recall_pages.h"
 #include "kernels/common/cuda_primitives.cuh"
@@ -188,23 +187,6 @@ bool right(const HostPool& host) {
          host.head_dim * 2 <= kStageBytes;
 }
 
-cudaError_t copy_pieces(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
-                        cudaStream_t stream) {
-  std::vector<void*> targets(moves.size());
-  std::vector<const void*> sources(moves.size());
-  const std::vector<size_t> sizes(moves.size(), host.head_numbers() * sizeof *pool);
-  for (size_t i = 0; i < moves.size(); ++i) {
-    sources[i] = host.pages + moves[i].page * host.page_stride + moves[i].head * host.head_numbers();
-    targets[i] = pool + moves[i].block * host.head_numbers();
-  }
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  size_t first = 0;
-  return cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), moves.size(), &attributes, &first,
-                              1, stream);
-}
-
 }  // namespace
 
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
@@ -219,23 +201,6 @@ cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
   if (ready != cudaSuccess) return ready;
   recall_kernel<<<args.ctas, kWarps * 32, kShared, stream>>>(args);
   return cudaGetLastError();
-}
-
-cudaError_t copy_recalled(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
-                          cudaStream_t stream) {
-  if (!right(host)) return cudaErrorInvalidValue;
-  if (moves.empty()) return cudaSuccess;
-  if (host.layout == HostPageLayout::kHnd) return copy_pieces(host, pool, moves, stream);
-  const size_t row = host.head_dim * sizeof *pool;
-  for (const RecallMove& move : moves) {
-    const __nv_bfloat16* const from =
-        host.pages + move.page * host.page_stride + uint64_t{move.head} * host.head_dim;
-    const cudaError_t error =
-        cudaMemcpy2DAsync(pool + move.block * host.head_numbers(), row, from, row * host.kv_heads, row,
-                          size_t{2} * host.page_tokens, cudaMemcpyHostToDevice, stream);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
 }
 
 cudaError_t stage_pages(const StageArgs& args, cudaStream_t stream) {
