@@ -41,8 +41,8 @@ struct HostPool {
   uint32_t head_dim = 128;  // a multiple of 8, at most 4,096
 
   // Numbers of one head of a page, and of all heads.
-  uint64_t head_numbers() const { return uint64_t{2} * page_tokens * head_dim; }
-  uint64_t page_numbers() const { return head_numbers() * kv_heads; }
+  __host__ __device__ uint64_t head_numbers() const { return uint64_t{2} * page_tokens * head_dim; }
+  __host__ __device__ uint64_t page_numbers() const { return head_numbers() * kv_heads; }
 };
 
 struct RecallMove {
@@ -61,6 +61,7 @@ struct RecallArgs {
   // Spread only: each warp stores 8 KB whenever the GPU's clock is a multiple of this, all warps at the same
   // time. A concurrent kernel slows down less; the recall takes up to this much longer. 0: no bursts.
   uint32_t burst_ns = 0;
+  bool values_only = false;  // not with `spread`: keys of the blocks stay as they are
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);
 
