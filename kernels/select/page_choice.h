@@ -114,6 +114,10 @@ struct ChoiceArgs {
   // one. Null: all heads choose for this step.
   uint8_t* now = nullptr;
   ChoosesFor step = ChoosesFor::kThisStep;
+  // [states][kv_heads][stay]: candidates that are not chosen, because they stay in slots of their own
+  // (ShadowKV's outliers). REQUIRES: at least `chosen` candidates are left.
+  const uint32_t* stays = nullptr;
+  uint32_t stay = 0;
 };
 
 // Writes `now`, and the tables of the heads that choose for the next step. REQUIRES: args.now is not null.

@@ -54,8 +54,13 @@ ListedAttention RetrievedCache::sealing() const {
 
 void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                             const StepStream&) {
+  recall_deferred();
   const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
   for (const ListedOperation& one : list.operations()) {
+    if (defers(one)) {
+      deferred_ = one;
+      continue;
+    }
     // The host starts copies of pages behind the replay: see launched().
     if (one.stream == StreamKind::kOffload && order_->captured()) continue;
     order_->begin(one);
@@ -189,6 +194,8 @@ void RetrievedCache::choose(const ListedOperation& one, const ChoiceArgs& args) 
   order_->touches(one.stream, Access::kWrite, kChoices, one.layer, "choice");
   must(choose_pages(choices_.shape(), args, order_->stream(one.stream)), "choose_pages", 0,
        [&] { return fmt::format("{} rows, layer {}", args.count, one.layer); });
+  if (copied_ && args.step == ChoosesFor::kNextStep)
+    copied_->fetch(args, args.count, order_->stream(one.stream));
 }
 
 // On the compute stream the list that attention waits for; on the recall stream the next step's.
@@ -201,12 +208,31 @@ void RetrievedCache::recall(const ListedOperation& one, const ChoiceArgs& args) 
   }
   order_->touches(one.stream, Access::kRead, kChoices, one.layer, "recall");
   order_->touches(one.stream, Access::kWrite, kSlots, one.layer, "recall");
+  if (copied_) {
+    if (!concurrent) {
+      copied_->fetch(args, static_cast<uint32_t>(choice_rows_.size()), order_->stream(one.stream));
+      order_->wait_for(one.stream);
+    }
+    return copied_->start(args.step, chooser(one.layer), host_layer(one.layer), pages_.layer(one.layer),
+                          choice_rows_, lists_, order_->stream(one.stream));
+  }
   const RecallMove* const moves = concurrent ? args.after : args.before;
   const uint32_t* const count = concurrent ? &args.counts->moves_after : &args.counts->before;
   must(recall_pages({host_layer(one.layer), pages_.layer(one.layer), moves, count,
                      concurrent ? kRecallWarps : kRecallCtas, concurrent, concurrent ? kRecallBurstNs : 0},
                     order_->stream(one.stream)),
        "recall_pages", 0, [&] { return fmt::format("layer {}", one.layer); });
+}
+
+// The host starts the copies for the next step when it has the next layer to start, instead of waiting for
+// their list at once.
+void RetrievedCache::recall_deferred() {
+  if (!deferred_) return;
+  order_->wait_for(StreamKind::kSelect);
+  order_->begin(*deferred_);
+  recall(*deferred_, choices_.args(chooser(deferred_->layer), ChoosesFor::kNextStep));
+  order_->end(*deferred_);
+  deferred_.reset();
 }
 
 // Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
@@ -236,7 +262,6 @@ void RetrievedCache::enter_residents(const StepStream& on) {
 
 void RetrievedCache::add_entering() {
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), fills_ = false;
-  uint32_t most = 0;
   for (Request* const request : entering_) {
     ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->host_copies.size()));
     choice.row = choice.state;
@@ -245,9 +270,8 @@ void RetrievedCache::add_entering() {
     choice.held = Held::kNothing;
     choice_rows_.push_back(choice);
     request->filled = true;
-    most = std::max(most, choice.candidates);
   }
-  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  reserve_rows();
   enter_upload_.clear();
   pack({}, &enter_upload_, &at_);
 }

@@ -110,6 +110,11 @@ Result<void> RetrievedCache::allocate() {
   ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
   shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   if (offloaded_) shape.first_host = memory_.pages_gpu;
+  if (offloaded_ && copies_.copy != HostCopy::kKernel) {
+    const CopiedRecall::Size size{host_layer(0), shape_.selectable, llm_.layers - spec_.layers_dense,
+                                  memory_.requests_max, ahead()};
+    if (auto ok = take(CopiedRecall::make(copies_, size), &copied_); !ok) return ok;
+  }
   // The longest context: of the model, or what there are pages for.
   uint32_t candidates = offloaded_ ? memory_.pages_host : memory_.pages_gpu;
   if (llm_.context_window > 0) candidates = std::min(candidates, pages_of(llm_.context_window));
@@ -159,6 +164,7 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
 
 // Numbers of pages to choose from stand behind everything else: how many there are is no launch parameter.
 bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
+  if (copied_ != nullptr) return false;
   if (decodes_ == 0 || graph_key->rows.chunks_count > 0 || graph_key->rows.other_rows > 0) return false;
   graph_key->add(choices_.place());
   upload_.add_to(graph_key, at_.choices);
@@ -181,6 +187,7 @@ void RetrievedCache::launched() {
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
                          const StepStream& on, DataOutcomes* values) {
   order_->step_ended();
+  recall_deferred();
   values->recalls.assign(llm_.layers, {});
   const uint32_t rows = choosing_;
   // Counts are behind the last layer's choice, which is long over: it runs beside that layer.

@@ -3,7 +3,9 @@
 // of the request's resident pages (engine/common/retrieval/resident_request.h). What is read, chosen and
 // reported is what that header says; here is what differs.
 //
-// Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
+// Nothing of a choice comes to the host while a step runs, unless pages are recalled by copies
+// (copied_recall.h): then the host waits for the choices of every layer. Per layer that chooses, on the
+// compute stream:
 //   append, summaries of pages that are full now, comparison of the query with the one before, which is
 //   replaced, scores, choice and recall of the heads that cannot wait (FreeKV: whose query turned),
 //   attention;
@@ -29,12 +31,14 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/common/retrieval/resident_request.h"
 #include "engine/cuda/device/device_lists.h"
 #include "engine/cuda/device/device_pages.h"
 #include "engine/cuda/kv_cache.h"
+#include "engine/cuda/retrieval/copied_recall.h"
 #include "engine/cuda/retrieval/dense_layers.h"
 #include "engine/cuda/retrieval/ordered_streams.h"
 #include "engine/cuda/retrieval/retrieval_memory.h"
@@ -143,6 +147,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   ChoiceRow choice_of(const Request& request, uint32_t pages);
   void deal_recalls();
   void clear_lists();
+  void reserve_rows();
   void send_lists(const StepStream& on);
   void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const;
 
@@ -158,6 +163,8 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void score(const ListedOperation& one, const ChoiceArgs& args);
   void choose(const ListedOperation& one, const ChoiceArgs& args);
   void recall(const ListedOperation& one, const ChoiceArgs& args);
+  bool defers(const ListedOperation& one) const { return copied_ && one.stream == StreamKind::kRecall; }
+  void recall_deferred();
   void enter_residents(const StepStream& on);
   void add_entering();
   void copy_window(cudaStream_t stream);
@@ -182,6 +189,8 @@ class RetrievedCache final : public KvCache, private SideStreams {
   Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
   uint64_t fetched_at_ = 0;
   std::unique_ptr<OrderedStreams> order_;
+  std::unique_ptr<CopiedRecall> copied_;     // null: a kernel recalls
+  std::optional<ListedOperation> deferred_;  // the recall for the next step that the host has not started
   std::map<RequestId, Request> requests_;
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;

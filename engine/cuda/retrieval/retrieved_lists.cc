@@ -181,11 +181,16 @@ void RetrievedCache::deal_recalls() {
   }
 }
 
-void RetrievedCache::send_lists(const StepStream& on) {
+void RetrievedCache::reserve_rows() {
   uint32_t most = 0;
   for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
-  choices_.reserve_states(states_);
   choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  if (copied_) copied_->reserve(static_cast<uint32_t>(choice_rows_.size()));
+}
+
+void RetrievedCache::send_lists(const StepStream& on) {
+  choices_.reserve_states(states_);
+  reserve_rows();
   deal_recalls();
   upload_.clear();
   pack(retained_, &upload_, &at_);

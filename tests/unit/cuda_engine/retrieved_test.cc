@@ -122,6 +122,41 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("cuda: pages recalled by a kernel and by every form of copies give the same bits") {
+  constexpr HostPageLayout kHnd = HostPageLayout::kHnd, kNhd = HostPageLayout::kNhd;
+  const OnDevice d(retrieval_model(64, 8, 2));
+  const struct {
+    const char* method;
+    double tau;
+  } methods[] = {{"arkvale", 2}, {"freekv", -1}, {"freekv", -0.1}, {"freekv", 2}};
+  for (const auto& method : methods) {
+    CAPTURE(method.method);
+    CAPTURE(method.tau);
+    RetrievalSetting setting = setting_of(method.method, method.tau);
+    setting.copies = {kHnd, HostCopy::kKernel, 2};
+    const CudaOutcome expected = run_on_cuda(setting, *d.model, d.llm);
+    uint64_t delays = 0;
+    for (const RecallCopies& copies : {RecallCopies{kHnd, HostCopy::kStrided, 2},
+                                       {kHnd, HostCopy::kStrided, 1},
+                                       {kHnd, HostCopy::kEachPiece, 2},
+                                       {kNhd, HostCopy::kStrided, 1},
+                                       {kNhd, HostCopy::kEachPiece, 1}}) {
+      CAPTURE(static_cast<int>(copies.layout));
+      CAPTURE(static_cast<int>(copies.copy));
+      CAPTURE(copies.staging_buffers);
+      setting.copies = copies;
+      cuda::HappensBefore watch;
+      const CudaOutcome copied = run_on_cuda(setting, *d.model, d.llm, {.delays = ++delays, .watch = &watch});
+      CHECK(copied.logits == expected.logits);
+      CHECK(copied.digest == expected.digest);
+      CHECK(copied.recalled.blocking == expected.recalled.blocking);
+      CHECK(copied.recalled.background == expected.recalled.background);
+      CHECK(copied.replays == 0);  // the host starts copies
+      for (const std::string& finding : watch.findings()) FAIL_CHECK(finding);
+    }
+  }
+}
+
 TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
   for (const Edge edge :
