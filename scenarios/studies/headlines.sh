@@ -4,14 +4,14 @@
 # (docs/design/backend-interface-and-digest.md#outcomes).
 #
 #   scenarios/studies/headlines.sh KVTWIN list                        parts, cases, predicted seconds
-#   scenarios/studies/headlines.sh KVTWIN predict > CSV               all cases on the simulator, on $NODE (default: h200)
+#   scenarios/studies/headlines.sh KVTWIN predict > CSV               all cases on the simulator
 #   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
 #   scenarios/studies/headlines.sh KVTWIN smoke WORK                  cases cut to a few steps, on BACKEND (cuda)
 #   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
 #
-# WORK holds a folder for each case, with its recording; cases that it holds are not run again, so a session may end
-# after any of them. A part takes at most 8 minutes of an H200. headlines/predicted.csv are predictions made before the
-# measurement: `predict`, with the prices of models/measured of that day.
+# predict, list and table are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its recording; cases that it holds are not run again, so a session may end
+# after any of them. A part takes at most 8 minutes of an H200. headlines/predicted_NODE.csv are predictions made
+# before the measurement: `predict`, with the prices of models/measured of that day.
 set -euo pipefail
 
 kvtwin=${1:?the program} command=${2:?predict, measure, smoke or table}
@@ -19,6 +19,8 @@ shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 own=$here/headlines
 methods=$here/../methods
+node=${NODE:-h200}
+predicted=$own/predicted_$node.csv
 . "$here/common.sh"
 
 parts=(freekv_input freekv_generation intentkv intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
@@ -152,7 +154,7 @@ smoke_case() {
 # Joins headlines/papers.csv with predictions and, if there are some, measurements.
 table() {  # [MEASURED]
   printf '| figure | paper | predicted | measured | why they differ |\n|---|---|---|---|---|\n'
-  awk -F, -v predicted="$own/predicted.csv" -v measured="${1:-}" '
+  awk -F, -v predicted="$predicted" -v measured="${1:-}" '
     function load(path, into,   line, f) {
       if (path == "") return
       while ((getline line < path) > 0) { split(line, f, ","); into[f[1] "," f[2] "," f[3]] = f[4] }
@@ -178,14 +180,13 @@ table() {  # [MEASURED]
 
 listing() {
   awk -F, '$3 == "busy_s" { printf "%-18s %-16s %4d s\n", $1, $2, $4; sum += $4 } END { printf "%-35s %4d s, without starts\n", "in all", sum }' \
-    "$own/predicted.csv"
+    "$predicted"
 }
 
 case $command in
   list) listing ;;
   predict)
     work_in ""
-    node=${NODE:-h200}
     memory_of "$node"
     echo part,case,figure,value
     each_case predict_case "${parts[@]}"
