@@ -267,8 +267,8 @@ void MixedPrecisionCache::copy(PageId source, PageId target, cudaStream_t stream
   pools_[pool].pages.copy(page_in(pool, source), page_in(pool, target), stream);
 }
 
-bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  return fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
+void MixedPrecisionCache::fill_up(uint32_t, uint32_t size, const StepStream& on, StepRows* rows) {
+  fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

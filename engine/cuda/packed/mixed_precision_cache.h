@@ -41,7 +41,8 @@ class MixedPrecisionCache final : public KvCache {
   void notify(const Command& command) override { kv_entries_.notify(command); }
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  uint32_t padded_forms() const override { return fused_.ready() ? 1 : 0; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   using RequestPart = cpu::MixedPrecisionEntries::RequestPart;
