@@ -121,6 +121,9 @@ Result<void> RetrievedCache::allocate() {
   // Lists of all pages, and what each request adds to the lists of a step.
   const uint64_t lists =
       (uint64_t{memory_.pages_gpu} + memory_.pages_host) * sizeof(uint32_t) + (uint64_t{1} << 20);
+  const uint64_t pages = uint64_t{memory_.pages_gpu} + memory_.pages_host;
+  // A request's pages to choose from, and its slots.
+  tables_ = DeviceTables(2 * pages + uint64_t{memory_.requests_max} * 2 * shape_.selectable, pages);
   for (DeviceLists* const list : {&upload_, &enter_upload_}) {
     if (memory_.requests_max > 0) list->reserve(lists);
   }
@@ -150,7 +153,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
   choosing_ = static_cast<uint32_t>(choice_rows_.size()), fills_ = !sealed_.empty();
-  if (decodes_ > 0) pad(launch.tokens_padded, rows);
+  if (decodes_ > 0 && padded_forms() > 0) pad(launch.tokens_padded, rows);
   send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kSelect, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
@@ -171,7 +174,7 @@ bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
   upload_.add_to(graph_key, at_.retained);
   upload_.add_to(graph_key, at_.forced_outcome);
   upload_.add_to(graph_key, at_.summaries);
-  graph_key->add(upload_.at(at_.lists));
+  graph_key->add(tables_.on_device());
   return spec_.layers_dense == 0 || dense_.repeats(graph_key);
 }
 
@@ -232,6 +235,7 @@ void RetrievedCache::notify(const Command& command) {
     return;
   }
   if (offloaded_) free_states_.push_back(found->second.state);
+  free_tables(&found->second);
   requests_.erase(found);
 }
 

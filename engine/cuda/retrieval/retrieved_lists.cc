@@ -22,6 +22,7 @@ RetrievedCache::Request& RetrievedCache::new_request(RequestId id) {
     state = states_++;
   }
   Request& request = requests_[id];
+  free_tables(&request);
   request = {};
   request.state = state;
   return request;
@@ -118,7 +119,8 @@ void RetrievedCache::fill_up(uint32_t form, uint32_t size, const StepStream& on,
 }
 
 void RetrievedCache::clear_lists() {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
+  choice_rows_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
+  tables_.clear_step();
   decodes_ = choosing_ = 0, fills_ = false;
 }
 
@@ -126,7 +128,7 @@ void RetrievedCache::clear_lists() {
 void RetrievedCache::add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows) {
   const uint32_t pages = pages_of(kv_entry + 1), length = shape_.sinks + shape_.selectable + shape_.window;
   const uint32_t tokens = (length - 1) * memory_.page_tokens + kv_entry % memory_.page_tokens + 1;
-  ChoiceRow choice = choice_of(*request, pages);
+  ChoiceRow choice = choice_of(request, pages);
   choice.row = row;
   choice.table = static_cast<uint32_t>(rows->pages.size()) + shape_.sinks, choice.table_stride = length;
   if (offloaded_ && !request->chosen) {
@@ -150,20 +152,26 @@ void RetrievedCache::add_choice(Request* request, uint32_t row, uint32_t kv_entr
 }
 
 // Of its full pages outside of sinks and window. Slots hold nothing yet.
-ChoiceRow RetrievedCache::choice_of(const Request& request, uint32_t pages) {
-  const std::vector<uint32_t>& owners = offloaded_ ? request.host_copies : request.pages;
-  const auto list = [&](const std::vector<uint32_t>& from, uint32_t first, uint32_t count) {
-    const auto at = static_cast<uint32_t>(lists_.size());
-    lists_.insert(lists_.end(), from.begin() + first, from.begin() + first + count);
+ChoiceRow RetrievedCache::choice_of(Request* request, uint32_t pages) {
+  const auto table = [&](DeviceTables::Table* of, const std::vector<uint32_t>& from, uint32_t count) {
+    const auto number = [&](uint32_t i) { return from[shape_.sinks + i]; };
+    const uint32_t at = tables_.keep(of, count, number);
+    for (uint32_t i = 0; memory_.poison && i < count; ++i) KVT_CHECK(tables_[at + i] == number(i));
     return at;
   };
+  const std::vector<uint32_t>& owners = offloaded_ ? request->host_copies : request->pages;
   ChoiceRow out;
-  out.state = request.state;
+  out.state = request->state;
   out.candidates = pages - shape_.window - shape_.sinks;
   KVT_CHECK(out.candidates >= shape_.selectable && shape_.sinks + out.candidates <= owners.size());
-  out.owners = list(owners, shape_.sinks, out.candidates);
-  if (offloaded_) out.slots = list(request.pages, shape_.sinks, shape_.selectable);
+  out.owners = table(&request->owners, owners, out.candidates);
+  if (offloaded_) out.slots = table(&request->slots, request->pages, shape_.selectable);
   return out;
+}
+
+void RetrievedCache::free_tables(Request* request) {
+  tables_.free(&request->owners);
+  tables_.free(&request->slots);
 }
 
 // What is forced on the heads that choose, layer by layer.
@@ -196,12 +204,13 @@ void RetrievedCache::send_lists(const StepStream& on) {
   pack(retained_, &upload_, &at_);
   on.timer->begin(Operation::kUpload);
   upload_.send(on.stream);
+  tables_.put(upload_, on.stream);
   if (spec_.layers_dense > 0) dense_.send(on);
 }
 
 // In steps of decodes alone, first what has the same length in every step of that many rows (what a kernel
 // writes nothing for makes up for pages that no row fills), then what is not.
-void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const {
+void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
   for (const Sealed& page : sealed_) {
@@ -215,7 +224,7 @@ void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceList
   at->retained = upload->add(retained);
   at->forced_outcome = upload->add(forced_outcomes_);
   at->summaries = upload->add(summaries);
-  at->lists = upload->add(lists_);
+  tables_.add_to(upload);
   at->staged = upload->add(staged);
 }
 
