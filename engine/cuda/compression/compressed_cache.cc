@@ -50,6 +50,7 @@ Result<void> CompressedCache::allocate() {
                                                          {format, core.policies.precision_spec.group, false});
   if (!kv_entries) return tl::unexpected<Error>(kv_entries.error());
   kv_entries_ = std::move(*kv_entries);
+  if (kv_entries_.packed()) reserve_dequantized();
   if (Result<void> ok = make_attention(); !ok) return ok;
   if (Result<void> ok = make_pages(); !ok) return ok;
   if (lists_splits(partition_kind(core.policies.partition))) {

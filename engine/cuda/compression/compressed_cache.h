@@ -144,6 +144,7 @@ class CompressedCache final : public KvCache {
   Result<void> make_tables();
   void reserve();
   void reserve_lists(uint32_t requests, uint32_t kv_entries);
+  void reserve_dequantized();
   uint32_t ranked_max() const;
 
   // compressed_reads.cc

@@ -50,6 +50,14 @@ uint32_t CompressedCache::ranked_max() const {
   return static_cast<uint32_t>(out);
 }
 
+// Room for one layer of the longest request.
+void CompressedCache::reserve_dequantized() {
+  PackedHeads& heads = kv_entries_.packed_heads();
+  heads.begin_layer();
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) heads.open(ranked_max());
+  heads.grow_dequantized();
+}
+
 void CompressedCache::reserve() {
   const uint32_t heads = llm_.layers * llm_.kv_heads, kv_entries = ranked_max();
   const uint32_t requests = std::min(options_.config.core.requests_max, memory_.rows_max);
