@@ -68,7 +68,7 @@ contexts() {  # NAME METHOD SET...: 128 requests of 30k on the GPU's memory; a p
 }
 tangram() {  # NAME METHOD SET...
   local b=policies.budget_options l=policies.layout_options heads
-  mapfile -t heads < <(shares_of "$methods/tangram.textproto")
+  mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
   contexts "$@" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
     $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))"
 }
