@@ -23,7 +23,7 @@ node=${NODE:-h200}
 predicted=$own/predicted_$node.csv
 . "$here/common.sh"
 
-parts=(freekv_input freekv_generation intentkv intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
+parts=(freekv_input freekv_generation intentkv intentkv_slots intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
   tangram_watermark)
 
 # case PART: sets case_names, and for each name its scenario and SETs in case_args (by lines).
@@ -42,6 +42,7 @@ cases() {  # PART
     freekv_input) for method in freekv arkvale resident; do add $method "$own/$method.textproto"; done ;;
     freekv_generation) for method in freekv arkvale resident; do add $method "$own/$method.textproto" "${window[@]}"; done ;;
     intentkv) for method in intentkv snapkv; do add $method "$own/$method.textproto"; done ;;
+    intentkv_slots) add snapkv_stays "$own/intentkv.textproto" policies.scorer=snapkv ;;
     intentkv_h2o) add h2o "$own/h2o.textproto" ;;
     triaxial) for method in bf16 triaxial; do triaxial $method; done ;;
     triaxial_packed) for method in int4 kivi_int2; do triaxial $method; done ;;
