@@ -55,9 +55,9 @@ run() {
     printf 'refused: %s' "$(head -1 "$err" | sed 's/^.*textproto[^ ]* //')"
   fi
 }
-# shares_of SCENARIO: a profile's mean and deviation by head, relative to the mean of all heads, a line each; they hold
+# fractions_of SCENARIO: a profile's mean and deviation by head, relative to the mean of all heads, a line each; they hold
 # for any ratio (docs/design/methods/tangram.md#calibration, remedy (i)).
-shares_of() {
+fractions_of() {
   awk '
     /mean: \[/ { list = "mean" } /deviation: \[/ { list = "deviation" } /\]/ { list = "" }
     list != "" { gsub(/[^0-9. ]/, " "); for (i = 1; i <= NF; ++i) { v[list, ++n[list]] = $i; if (list == "mean") sum += $i } }

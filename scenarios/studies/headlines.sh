@@ -23,7 +23,7 @@ node=${NODE:-h200}
 predicted=$own/predicted_$node.csv
 . "$here/common.sh"
 
-parts=(freekv_input freekv_generation intentkv intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
+parts=(freekv_input freekv_generation intentkv intentkv_slots intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
   tangram_watermark)
 
 # case PART: sets case_names, and for each name its scenario and SETs in case_args (by lines).
@@ -42,6 +42,7 @@ cases() {  # PART
     freekv_input) for method in freekv arkvale resident; do add $method "$own/$method.textproto"; done ;;
     freekv_generation) for method in freekv arkvale resident; do add $method "$own/$method.textproto" "${window[@]}"; done ;;
     intentkv) for method in intentkv snapkv; do add $method "$own/$method.textproto"; done ;;
+    intentkv_slots) add snapkv_stays "$own/intentkv.textproto" policies.scorer=snapkv ;;
     intentkv_h2o) add h2o "$own/h2o.textproto" ;;
     triaxial) for method in bf16 triaxial; do triaxial $method; done ;;
     triaxial_packed) for method in int4 kivi_int2; do triaxial $method; done ;;
@@ -68,7 +69,7 @@ contexts() {  # NAME METHOD SET...: 128 requests of 30k on the GPU's memory; a p
 }
 tangram() {  # NAME METHOD SET...
   local b=policies.budget_options l=policies.layout_options heads
-  mapfile -t heads < <(shares_of "$methods/tangram.textproto")
+  mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
   contexts "$@" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
     $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))"
 }

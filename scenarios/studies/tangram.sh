@@ -32,7 +32,7 @@ lengths short 4096 "$output"
 lengths mid 16384 "$output"
 lengths long 30720 "$output"
 
-mapfile -t heads < <(shares_of "$methods/tangram.textproto")
+mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
 mean=${heads[0]} deviation=${heads[1]}
 
 common=(hardware.node=a100-80gb-x4 engines.tensor_parallel=4 limits.requests_max=512 trace.format=azure replay.arrivals=all_at_once

@@ -33,7 +33,7 @@ contexts prompts 30720 1
 common=(hardware.node=a100-80gb limits.requests_max=512 limits.step_tokens_max=4096 memory.page_tokens=16)
 single=(trace.format=azure replay.arrivals=all_at_once limits.prefix_cache=false)
 b=policies.budget_options
-mapfile -t heads < <(shares_of "$methods/tangram.textproto")
+mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
 budget=($b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25
   policies.layout_options.heads_per_group=4 policies.layout_options.clustering=across_layers)
 aot=(policies.partition=aot policies.partition_options.aot_waves=8)
