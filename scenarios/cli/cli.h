@@ -47,6 +47,9 @@ CLI::Option* add_repeated(CLI::App* command, const std::string& name, std::vecto
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
+void add_model_command(CLI::App& app, int* status);
+void add_device_command(CLI::App& app, int* status);
+void add_import_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
 void add_evaluate_command(CLI::App& app, int* status);
 void add_calibrate_device_command(CLI::App* calibrate, int* status);
@@ -63,6 +66,9 @@ void add_plan_command(CLI::App& app, int* status);
 void add_serve_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite
+// Shell completion and the manual page, made of the commands and options of `app` as they are when it runs.
+void add_completion_command(CLI::App& app, int* status);
+void add_man_command(CLI::App& app, int* status);
 
 // Replaces common spellings by this tool's: -h and help [COMMAND] by --help, -V and version by --version.
 std::vector<std::string> usual_words(std::vector<std::string> words);

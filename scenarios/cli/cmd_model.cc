@@ -1,5 +1,3 @@
-#include "scenarios/cli/cmd_model.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,3 @@
-#include "scenarios/cli/completion.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -16,11 +16,7 @@
 
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/cli/cmd_device.h"
-#include "scenarios/cli/cmd_import.h"
-#include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
-#include "scenarios/cli/completion.h"
 #include "scenarios/cli/version.h"
 #include "scenarios/load/foreign_words.h"
 

@@ -219,33 +219,6 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
   }
 }
 
-TEST_CASE("formats: impossible combinations are refused with a remedy") {
-  CHECK(message(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
-
-  CHECK(message(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
-  CHECK(
-      message(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
-  CHECK(message(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
-  const auto triaxial = [](std::vector<std::string> more) {
-    more.insert(more.end(), {"policies.precision=triaxial", "memory.page_tokens=32"});
-    return complaint(more);
-  };
-  CHECK(message(triaxial({"policies.precision_options.ageing=requantise", "limits.prefix_cache=false"}),
-                "set prefix_cache: true"));
-  CHECK(message(triaxial({"policies.precision_options.tag_map=" + testing::source_dir() +
-                          "/scenarios/methods/triaxial_tags.textproto"}),
-                "set identity: session, or precision_options.ageing: forecast"));
-  CHECK(message(triaxial({"policies.precision_options.bits=2"}), "0 of"));
-  CHECK(
-      message(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set preemption: swap"));
-  CHECK(message(triaxial({"limits.page_order=oldest_first"}), "two pools"));
-  CHECK(message(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
-  CHECK(message(complaint({"policies.partition=stream"}), "stream_k"));
-  CHECK(message(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
-  CHECK(message(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
-                "leave out cost.profile"));
-}
-
 TEST_CASE("formats: a measured profile prices its formats, with the page sizes it measured") {
   Result<MeasuredDevice> device =
       load_measured_device(testing::source_dir() + "/models/measured/h200.textproto");
