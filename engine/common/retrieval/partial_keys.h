@@ -36,6 +36,11 @@ class PartialKeys {
   // Projects a query q [head_dim] of a head's group: partial [columns()].
   void project(uint32_t head, const float* q, float* partial) const;
 
+  // What choose_columns() made: [kv_heads][columns][head_dim], and the partial keys of all tokens,
+  // [tokens][kv_heads][columns].
+  const std::vector<float>& directions() const { return directions_; }
+  const std::vector<float>& keys() const { return partial_; }
+
  private:
   const uint32_t heads_, group_, dim_, columns_;
   std::vector<double> queries_, keys_gram_;  // [kv_heads][head_dim][head_dim]

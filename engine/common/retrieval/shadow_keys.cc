@@ -37,6 +37,7 @@ void ShadowKeys::refresh() {
                 eigen.vectors.begin() + static_cast<ptrdiff_t>(size_t{rank_} * width_));
   known_ = 0;
   refreshed_at_ = tokens_;
+  ++refreshes_;
 }
 
 void ShadowKeys::rebuild(const RopeFrequencies& rope, uint32_t token, uint32_t head, float* key) const {

@@ -3,8 +3,9 @@
 //
 // Keys before rotation, all KV heads concatenated [kv_heads * head_dim], become coordinates in the leading
 // `rank` directions of all keys so far. They are factorised when the prompt is complete and, as in FreeKV's
-// evaluation, again after every window of new tokens; between factorisations, new keys are projected on the
-// existing directions. This object keeps the exact keys, which a real system would fetch from the host.
+// evaluation, again after every window of new tokens, at the end of a step, for the steps that follow;
+// between factorisations, new keys are projected on the existing directions. This object keeps the exact
+// keys, which a real system would fetch from the host.
 
 #ifndef KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
 #define KVTWIN_ENGINE_COMMON_RETRIEVAL_SHADOW_KEYS_H_
@@ -30,6 +31,13 @@ class ShadowKeys {
   // after add() of the token.
   void rebuild(const RopeFrequencies& rope, uint32_t token, uint32_t head, float* key) const;
 
+  // What factorise() made: directions [rank][kv_heads * head_dim], and [known()][rank] coordinates in them.
+  // refreshes() counts the changes of the directions.
+  const std::vector<float>& directions() const { return basis_; }
+  const std::vector<float>& coordinates() const { return coordinates_; }
+  uint32_t known() const { return known_; }
+  uint32_t refreshes() const { return refreshes_; }
+
  private:
   void refresh();
 
@@ -38,7 +46,7 @@ class ShadowKeys {
   std::vector<double> gram_;        // [width][width]
   std::vector<float> basis_;        // [rank][width]
   std::vector<float> coordinates_;  // [known tokens][rank]
-  uint32_t tokens_ = 0, known_ = 0, refreshed_at_ = 0;
+  uint32_t tokens_ = 0, known_ = 0, refreshed_at_ = 0, refreshes_ = 0;
 };
 
 }  // namespace kvtwin::cpu
