@@ -20,8 +20,9 @@ namespace kvtwin::cpu {
 
 class ShadowKeys {
  public:
-  // REQUIRES: 0 < rank <= kv_heads * head_dim.
-  ShadowKeys(const LlmSpec& llm, uint32_t rank, uint32_t refresh_tokens);
+  // `unit`: for benches: directions are unit vectors, which cost nothing. REQUIRES: 0 < rank <= kv_heads *
+  // head_dim.
+  ShadowKeys(const LlmSpec& llm, uint32_t rank, uint32_t refresh_tokens, bool unit = false);
 
   // The next token's key, [kv_heads][head_dim], not rotated.
   void add(const float* key);
@@ -42,6 +43,7 @@ class ShadowKeys {
   void refresh();
 
   const uint32_t head_dim_, width_, rank_, refresh_tokens_;
+  const bool unit_;
   std::vector<float> keys_;         // [tokens][width]
   std::vector<double> gram_;        // [width][width]
   std::vector<float> basis_;        // [rank][width]

@@ -37,6 +37,7 @@ FactoredCache::FactoredCache(const KvMemory& memory, const LlmSpec& llm, const R
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       prefix_cache_(options.prefix_cache),
+      unit_directions_(options.unit_directions),
       selected_tokens_(options.selected_tokens),
       rope_(rope_frequencies(llm)),
       rank_(div_ceil(spec_.rank, kTile) * kTile),

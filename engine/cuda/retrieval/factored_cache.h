@@ -152,7 +152,7 @@ class FactoredCache final : public KvCache {
   const RetrievalKind kind_;
   const RetrievalSpec spec_;
   const cpu::ResidentShape shape_;
-  const bool prefix_cache_;
+  const bool prefix_cache_, unit_directions_;
   const std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens_;  // for tests
   const RopeFrequencies rope_;
   const uint32_t rank_, columns_;  // ShadowKV's rank, rounded up for tensor cores; InfiniGen's columns

@@ -11,7 +11,7 @@
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
 #include "engine/cuda/retrieval/factored_cache.h"
-#include "kernels/cache_ops/recall_tokens.h"
+#include "kernels/select/recall_tokens.h"
 
 namespace kvtwin::cuda {
 namespace {

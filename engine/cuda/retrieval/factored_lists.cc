@@ -24,9 +24,11 @@ FactoredCache::Request& FactoredCache::new_request(RequestId id) {
   request.layers.resize(llm_.layers);
   for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
     if (shadow()) {
-      request.layers[l].shadow = std::make_unique<cpu::ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
+      request.layers[l].shadow =
+          std::make_unique<cpu::ShadowKeys>(llm_, spec_.rank, spec_.window_tokens, unit_directions_);
     } else {
-      request.layers[l].partial = std::make_unique<cpu::PartialKeys>(llm_, spec_.columns_q32);
+      request.layers[l].partial =
+          std::make_unique<cpu::PartialKeys>(llm_, spec_.columns_q32, unit_directions_);
     }
   }
   return requests_[id] = std::move(request);

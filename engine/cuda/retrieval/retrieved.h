@@ -37,6 +37,8 @@ struct RetrievedOptions {
   OrderTests tests{};
   // For tests: is notified of the tokens that InfiniGen selected for a head (ascending positions).
   std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens{};
+  // For benches: ShadowKV and InfiniGen project on unit vectors, because directions take the host minutes.
+  bool unit_directions = false;
   bool prefix_cache = false;  // requests may begin with homes of others
 };
 

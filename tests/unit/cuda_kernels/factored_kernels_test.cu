@@ -10,7 +10,6 @@
 
 #include "kernels/bench/decode_problem.cuh"
 #include "kernels/cache_ops/rebuild_keys.h"
-#include "kernels/cache_ops/recall_tokens.h"
 #include "kernels/cache_ops/rope_append.h"
 #include "kernels/common/kv_block.cuh"
 #include "kernels/common/small_floats.h"
@@ -18,6 +17,7 @@
 #include "kernels/dense/rms_norm.h"
 #include "kernels/select/page_score.h"
 #include "kernels/select/partial_choice.h"
+#include "kernels/select/recall_tokens.h"
 #include "kernels/select/select.h"
 #include "tests/support/gpu_main.h"
 
