@@ -1,4 +1,4 @@
-#include "kernels/cache_ops/recall_tokens.h"
+#include "kernels/select/recall_tokens.h"
 #include "kernels/common/kv_block.cuh"
 
 namespace kvtwin {

@@ -4,8 +4,8 @@
 //
 // Bound: 4 * head_dim bytes for each token and KV head at 55.4 GB/s (PCIe, large copies).
 
-#ifndef KVTWIN_KERNELS_CACHE_OPS_RECALL_TOKENS_H_
-#define KVTWIN_KERNELS_CACHE_OPS_RECALL_TOKENS_H_
+#ifndef KVTWIN_KERNELS_SELECT_RECALL_TOKENS_H_
+#define KVTWIN_KERNELS_SELECT_RECALL_TOKENS_H_
 
 #include "kernels/cache_ops/recall_pages.h"
 #include "kernels/select/partial_choice.h"
@@ -24,4 +24,4 @@ cudaError_t recall_tokens(const RecallTokensArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_KERNELS_CACHE_OPS_RECALL_TOKENS_H_
+#endif  // KVTWIN_KERNELS_SELECT_RECALL_TOKENS_H_
