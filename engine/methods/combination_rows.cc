@@ -327,10 +327,7 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kPrecision},
-     [](Given c) {
-       return c.swaps && !c.precision.by_tag &&
-              (c.precision.exact != ExactTokens::kNone || c.per_channel_keys);
-     },
+     [](Given c) { return c.swaps && !c.precision.by_tag && c.precision.exact != ExactTokens::kNone; },
      "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside them",
      "set preemption: recompute, or another precision"},
     {kEverywhere,

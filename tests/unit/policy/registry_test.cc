@@ -124,17 +124,6 @@ TEST_CASE("registry: unusable formats are refused with a remedy") {
                   c->policies.precision_spec.residual_tokens = 100;
                 }),
                 "residual_tokens is 100"));
-  const auto fast = [](uint32_t page_tokens, uint32_t group) {
-    return complaint([&](CoreConfig* c) {
-      c->policies.precision = "int4";
-      c->policies.precision_spec.per_channel_keys = true;
-      c->page_tokens = c->unit_tokens = page_tokens;
-      c->policies.precision_spec.group = group;
-    });
-  };
-  CHECK(fast(128, 128) == "");
-  CHECK(message(fast(16, 128), "records of 128 tokens"));
-  CHECK(message(fast(128, 32), "group: 128"));
 }
 
 TEST_CASE(
