@@ -21,8 +21,8 @@
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
-#include "models/cost_tables/method_cost.h"
-#include "models/cost_tables/sibling_methods.h"
+#include "models/cost_tables/operation_cost.h"
+#include "models/cost_tables/other_operations.h"
 #include "models/files/textproto.h"
 #include "models/serving/server_cost.h"
 #include "models/serving/server_profile.h"
@@ -30,6 +30,7 @@
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
 #include "scenarios/app/compression_work.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/app/formats.h"
 #include "scenarios/load/retrieval_options.h"
 
@@ -63,7 +64,7 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, E
   return false;
 }
 
-// True if the method adds work to steps that MethodCost measures.
+// True if the method adds work to steps besides attention over its format.
 bool adds_to_steps(const CoreConfig& config) {
   return drops(config) || retrieval_traits(config.policies.retrieval).kind != RetrievalKind::kReadsAll;
 }
@@ -106,34 +107,24 @@ void add_passes(PricedPasses priced, const PolicySet& set, std::unique_ptr<CostM
   if (probe_passes(set).any()) *model = std::make_unique<PassCost>(priced, std::move(*model));
 }
 
-// Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
-// reports it.
-std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
-                                       const std::string& profile, Composed* out,
-                                       std::unique_ptr<CostModel>* model) {
-  const PolicySet& set = config.policies;
-  const std::string name = method_name(set);
-  const MeasuredMethod* const own = device.method(name, out->llm.name);
-  std::optional<MeasuredMethod> used;
-  if (own != nullptr) used = *own;
-  if (own == nullptr) {
+// Wraps `model` with the prices of what the policies add. Null: they were not measured; `model` is unchanged
+// and a note reports it.
+std::unique_ptr<CostModel> with_operations(const MeasuredDevice& device, const CoreConfig& config,
+                                           const std::string& profile, Composed* out,
+                                           std::unique_ptr<CostModel>* model) {
+  out->operations = device.operations;
+  if (!device.operations) {
     const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
-    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name, out->llm, Catalog());
-    if (sibling) used = sibling->method;
-    if (!sibling && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
-    std::string by = "the roofline";
-    if (sibling) by = fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "));
-    if (sibling && !sibling->models.empty())
-      by += fmt::format(" with {}, by layers and heads,", fmt::join(sibling->models, " and "));
-    out->notes.push_back(
-        fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
-                    name, profile, by));
+    const OtherOperations others = operations_of_others(folder, device);
+    out->operations = others.operations;
+    if (!others.operations && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
+    out->notes.push_back(fmt::format(
+        "what methods add to steps was not measured in {}: {} prices it (kvtwin calibrate device)", profile,
+        others.operations ? fmt::format("the mean of {}", fmt::join(others.gpus, " and ")) : "the roofline"));
   }
-  if (!used) return nullptr;
-  out->method = *used;
-  add_passes(PricedPasses::kAllButLast, set, model);
-  return std::make_unique<MethodCost>(*used, out->llm.layers, method_facts(config, out->llm),
-                                      !retrieval_traits(set.retrieval).reads_everything(), std::move(*model));
+  if (!out->operations) return nullptr;
+  add_passes(PricedPasses::kAll, config.policies, model);
+  return std::make_unique<OperationCost>(*out->operations, method_work(config, out->llm), std::move(*model));
 }
 
 CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Composed& composed) {
@@ -257,7 +248,7 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
   if (spec->measured != nullptr && (adds_to_steps(config) || !spec->precision.empty())) {
-    if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
+    if (auto priced = with_operations(*measured, config, spec->profile, out, &*made)) return priced;
   }
   add_passes(work ? PricedPasses::kAll : PricedPasses::kNone, config.policies, &*made);
   if (!work) return std::move(*made);

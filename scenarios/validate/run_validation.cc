@@ -12,6 +12,7 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/app/compose_retrieving.h"
 #include "scenarios/app/results.h"
 #include "scenarios/output/result_folder.h"
@@ -55,7 +56,7 @@ class Evictions final : public Observer {
 std::string detail_titles() {
   std::string out =
       "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,dense_us,longest";
-  for (size_t i = 0; i < kMethodTerms; ++i) out += fmt::format(",{}", name_of(static_cast<MethodTerm>(i)));
+  for (size_t i = 0; i < kOperationFamilies; ++i) out += fmt::format(",{}", name_of(static_cast<Family>(i)));
   return out += '\n';
 }
 
@@ -72,7 +73,7 @@ void add_details(const std::string& run, const std::vector<PricedStep>& steps,
   }
   for (const PricedCopy& c : copies) {
     *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
-                        c.ended.ns, c.measured, c.predicted, fmt::join(MethodCounts{}, ","));
+                        c.ended.ns, c.measured, c.predicted, fmt::join(FamilyCounts{}, ","));
   }
 }
 
@@ -233,8 +234,7 @@ StepPricing step_pricing(const Composed& composed, const RetrievalSetup& retriev
   out.cost = composed.cost.get();
   for (const auto& pricer : retrieving.pricers) out.pricers.push_back(pricer.get());
   if (recording.outcomes) out.outcomes = &*recording.outcomes;
-  out.facts = method_facts(composed.options.engines.front(), composed.llm);
-  out.page_tokens = composed.options.engines.front().page_tokens;
+  out.work = method_work(composed.options.engines.front(), composed.llm);
   out.lists_entries = lists_entries(composed.options.engines.front());
   return out;
 }

@@ -56,31 +56,28 @@ TEST_CASE("validate cli: a scenario that cannot be read is named, and the others
   }
 }
 
-TEST_CASE("calibrate methods cli: prices are fitted to recorded runs, and errors name the missing input") {
+TEST_CASE("calibrate device cli: operations follow from recorded runs, and errors name the missing input") {
   const Folder folder;
   const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
   const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto";
-  const Words words = {"calibrate", "methods", scenario, "--quiet", "--profile=" + profile};
+  const Words words = {"calibrate", "device", "--scenario=" + scenario, "--quiet", "--operations=" + profile};
   const auto with = [&](const Words& more) { return run_kvtwin(folder, words + more); };
-  check_refused(with({}), "needs one of --recorded and --keep");
   check_refused(with({"--recorded=" + folder.file("none")}), "holds no recording");
   const std::string out = folder.file("learnt.textproto");
   const Outcome learnt =
       succeeded(with({"--recorded=" KVTWIN_SOURCE_DIR "/tests/golden/h200", "--out=" + out}));
-  CHECK(learnt.printed("snapkv/uniform/compact"));
-  CHECK(Folder::read_any(out).find("term { of: \"compression\"") != std::string::npos);
-  // The fitted prices are read back, and other methods' prices are preserved.
+  CHECK(learnt.printed("slot of a row and head"));
+  CHECK(Folder::read_any(out).find("price { of: \"entry ranked\"") != std::string::npos);
+  // The prices are read back.
   const Outcome again =
       succeeded(run_kvtwin(folder, {"run", scenario, "--quiet", "--no-write", "--set=cost.profile=" + out}));
-  CHECK(!again.printed("was not calibrated"));
+  CHECK(!again.printed("was not measured"));
 }
 
-TEST_CASE(
-    "calibrate methods cli: an uncalibrated method is priced by the roofline, and the output states it") {
+TEST_CASE("calibrate device cli: a profile without operations takes those of other GPUs, and says so") {
   const Folder folder;
-  const Outcome run =
-      succeeded(run_kvtwin(folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto",
-                                    "--quiet", "--no-write", "--set=policies.scorer=keydiff",
-                                    "--set=policies.budget_options.chunk_tokens=512"}));
-  CHECK(run.printed("keydiff/uniform/compact was not calibrated"));
+  const Outcome run = succeeded(run_kvtwin(
+      folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/suites/validation/snapkv.textproto", "--quiet", "--no-write",
+               "--set=cost.profile=" KVTWIN_SOURCE_DIR "/tests/golden/h100/third/device.textproto"}));
+  CHECK(run.printed("what methods add to steps was not measured"));
 }
