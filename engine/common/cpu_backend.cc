@@ -9,16 +9,21 @@
 
 namespace kvtwin::cpu {
 
+Instant wall_clock() {
+  return {std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count()};
+}
+
 Duration wall_time(const std::function<void()>& work) {
-  const auto before = std::chrono::steady_clock::now();
+  const Instant before = wall_clock();
   work();
-  return {std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count()};
+  return wall_clock() - before;
 }
 
 // A LaunchStep with its own buffers; the first `answered` of its steps are answered.
 struct CpuBackend::Launch {
-  explicit Launch(const LaunchStep& from, Instant now)
-      : submitted(now),
+  Launch(const LaunchStep& from, Instant event, Instant at)
+      : event_at(event),
+        submitted(at),
         entries(from.entries.begin(), from.entries.end()),
         allocations(from.allocations.begin(), from.allocations.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
@@ -52,6 +57,7 @@ struct CpuBackend::Launch {
   }
 
   LaunchStep command;
+  Instant event_at{};  // of the event that led to it
   Instant submitted{};
   uint32_t steps = 0;  // less than command.repeat after a cut
   uint32_t answered = 0;
@@ -75,7 +81,10 @@ struct CpuBackend::Engine {
   std::deque<std::unique_ptr<Launch>> launches;
   // The running step has been performed and is not answered yet.
   bool performed = false;
-  Instant end{};  // of the performed step, or else of the last answered one
+  Instant end{};         // of the performed step, or else of the last answered one
+  Duration host{};       // time that the performed step waited for the host
+  Instant host_free{};   // its host has finished with the events before the last one
+  bool handles = false;  // it was sent an event after the last next()
   DataOutcomes values;
   // End of the last copy to the GPU ([1]) and of all others ([0]). Without copy_time, all copies use [0].
   Instant copies_until[2]{};
@@ -95,10 +104,37 @@ CpuBackend::CpuBackend(const CpuBackendOptions& options, OutcomeSource* engines,
 }
 CpuBackend::~CpuBackend() = default;
 
+// An event is about to be delivered to `engine`. What happens before a run's first event prepares the run.
+void CpuBackend::begin_handling(Engine* engine) {
+  if (!delivered_) delivered_ = host_now();
+  engine->handles = true;
+}
+
+// The driver asks for the next event: the host has finished with those before.
+void CpuBackend::end_handling() {
+  const Duration took = since_event();
+  for (const auto& engine : engines_) {
+    if (engine->handles) engine->host_free = std::max(now_, engine->host_free) + took;
+    engine->handles = false;
+  }
+}
+
+Instant CpuBackend::submitted_at(EngineId engine) const {
+  return std::max(now_, engines_.at(raw(engine))->host_free) + since_event();
+}
+
+// The duration of an engine's work, which is no time of the host.
+Duration CpuBackend::measure(const std::function<void()>& work) {
+  const Instant before = host_now();
+  const Duration took = stopwatch_(work);
+  if (delivered_) *delivered_ = *delivered_ + (host_now() - before);
+  return took;
+}
+
 void CpuBackend::submit(const Command& command) {
   if (const auto* launch = std::get_if<LaunchStep>(&command)) {
     Engine& engine = *engines_.at(raw(launch->engine));
-    engine.launches.push_back(std::make_unique<Launch>(*launch, now_));
+    engine.launches.push_back(std::make_unique<Launch>(*launch, now_, submitted_at(launch->engine)));
   } else if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     start(*transfer, command);
   } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -111,13 +147,13 @@ void CpuBackend::submit(const Command& command) {
 // Copies of one engine and direction run one after another, concurrently with its steps.
 void CpuBackend::start(const StartTransfer& command, const Command& whole) {
   const TransferDone done{command.engine, command.transfer};
+  const Instant submitted = submitted_at(command.engine);
   if (options_.copy_time) {
     source_->notify(whole);
-    return copies_.push_back({now_, done, false, command.target_tier == Tier::kGpu});
+    return copies_.push_back({submitted, done, false, command.target_tier == Tier::kGpu});
   }
   Instant& until = engines_.at(raw(command.engine))->copies_until[false];
-  const Duration took = stopwatch_([&] { source_->notify(whole); });
-  until = std::max(until, now_) + took;
+  until = std::max(until, submitted) + measure([&] { source_->notify(whole); });
   copies_.push_back({until, done});
 }
 
@@ -135,14 +171,18 @@ void CpuBackend::time_copies() {
 void CpuBackend::perform_next(Engine* engine) {
   if (engine->performed || engine->launches.empty()) return;
   const Launch& launch = *engine->launches.front();
-  const Instant start = std::max(engine->end, launch.submitted);
+  // Without its host, the step would start then.
+  const Instant ready = std::max(engine->end, launch.event_at);
+  const bool follows = launch.answered > 0 && engine->in_flight_max == 1;
+  const Instant start = std::max({ready, launch.submitted, follows ? engine->host_free : Instant{}});
   if (options_.before_step) options_.before_step(launch.command, launch.answered);
-  const Duration took = stopwatch_([&] { source_->step(launch.command, launch.answered, &engine->values); });
-  engine->end = start + took;
+  engine->host = start - ready;
+  engine->end = start + measure([&] { source_->step(launch.command, launch.answered, &engine->values); });
   engine->performed = true;
 }
 
 bool CpuBackend::next(Instant* now, Event* event) {
+  end_handling();
   Engine* first = nullptr;
   for (const auto& engine : engines_) {
     perform_next(engine.get());
@@ -172,6 +212,7 @@ bool CpuBackend::next(Instant* now, Event* event) {
     *event = alarm->timer;
     alarms_.erase(alarm);
   }
+  delivered_ = host_now();
   return true;
 }
 
@@ -181,6 +222,7 @@ void CpuBackend::pass_time(Instant to) {
 
 bool CpuBackend::interrupt(EngineId id, Event* event) {
   Engine& engine = *engines_.at(raw(id));
+  begin_handling(&engine);
   // A step without duration may have ended at this instant and not been performed yet.
   perform_next(&engine);
   if (engine.performed && engine.end <= now_) {
@@ -196,11 +238,12 @@ void CpuBackend::answer(Engine* engine, Event* event) {
   std::swap(engine->values, engine->answered_outcomes);
   engine->answered_end = engine->end;
   engine->performed = false;
+  engine->handles = true;
   const DataOutcomes& values = engine->answered_outcomes;
   *event = StepDone{.engine = engine->id,
                     .step = StepId{raw(launch.command.step) + launch.answered},
                     .ends = {&engine->answered_end, 1},
-                    .outcome = {},
+                    .outcome = {.host = engine->host},
                     .eos = values.eos,
                     .retained = values.retained};
   ++launch.answered;

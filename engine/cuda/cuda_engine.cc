@@ -74,7 +74,7 @@ struct CudaEngine::Parts {
   StepStream on_stream() { return {compute_stream, timer.get()}; }
   DeviceRows compute();
   void sample_padding();
-  void prepare_graph(uint32_t size);
+  void prepare_graph(uint32_t form, uint32_t size);
   void log_step(StepId step, const DeviceRows& on_device);
   void warm_up();
   void start(const StartTransfer& transfer);
@@ -207,7 +207,9 @@ void CudaEngine::Parts::warm_up() {
     compute();
   }
   if (config.log == nullptr && config.graphs_max > 0) {
-    for (const uint32_t size : config.row_sizes) prepare_graph(size);
+    for (uint32_t form = 0; form < cache->padded_forms(); ++form) {
+      for (const uint32_t size : config.row_sizes) prepare_graph(form, size);
+    }
   }
   if (config.log != nullptr) timer->times({});  // their times are not wanted
 }
@@ -222,17 +224,17 @@ void CudaEngine::Parts::sample_padding() {
   sampled_padding = static_cast<uint32_t>(rows.sampling.size() - sampled);
 }
 
-void CudaEngine::Parts::prepare_graph(uint32_t size) {
+void CudaEngine::Parts::prepare_graph(uint32_t form, uint32_t size) {
   rows.clear();
   rows.tokens.assign(size, 0);
-  if (!cache->fill_up(size, on_stream(), &rows)) return;
+  cache->fill_up(form, size, on_stream(), &rows);
   sample_padding();
   const DeviceRows on_device = upload.send(rows, compute_stream);
   StepGraphKey graph_key{on_device, {}};
-  if (cache->repeats(&graph_key)) {
-    graphs.prepare(graph_key, compute_stream, cache->side_streams(),
-                   [&] { forward->run(on_device, cache.get(), on_stream()); });
-  }
+  const auto start_layers = [&] { forward->run(on_device, cache.get(), on_stream()); };
+  start_layers();  // loads the kernels that only this form has
+  if (cache->repeats(&graph_key))
+    graphs.prepare(graph_key, compute_stream, cache->side_streams(), start_layers);
   must(cudaStreamSynchronize(compute_stream), "graphs of captured sizes");  // the lists are sent
 }
 

@@ -87,10 +87,12 @@ class KvCache : public LayerAttention {
   }
   // Lists of `size` rows that use a page without an owner: for the first, slow launch of each kernel.
   virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
-  // Writes the lists of a step of `size` rows of padding (StepRows::padding) and no other rows. begin() pads
-  // steps of decodes to captured sizes, so such a step starts what every step of decodes of that size starts.
-  // Returns false if begin() does not pad.
-  virtual bool fill_up(uint32_t /*size*/, const StepStream& /*on*/, StepRows* /*rows*/) { return false; }
+  // begin() pads steps of decodes to captured sizes (StepRows::padding), so that every such step has one of
+  // so many forms, of each size. 0: begin() does not pad.
+  virtual uint32_t padded_forms() const { return 0; }
+  // Writes the lists of a step of a form that has `size` rows of padding and no other rows: it starts what
+  // steps of that form and size start.
+  virtual void fill_up(uint32_t /*form*/, uint32_t /*size*/, const StepStream& /*on*/, StepRows* /*rows*/) {}
 };
 
 }  // namespace kvtwin::cuda

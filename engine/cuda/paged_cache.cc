@@ -24,13 +24,12 @@ void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<cons
   KVT_CHECK(launch.compressions.empty());  // compressions belong to other layouts
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
-  if (rows->chunks.empty() && rows->others.empty()) fill_up(launch.tokens_padded, on, rows);
+  if (padded_forms() > 0 && rows->chunks.empty() && rows->others.empty())
+    attention_.fill_up(launch.tokens_padded, rows);
 }
 
-bool PagedCache::fill_up(uint32_t size, const StepStream&, StepRows* rows) {
-  if (!attention_.decode_takes()) return false;
+void PagedCache::fill_up(uint32_t, uint32_t size, const StepStream&, StepRows* rows) {
   attention_.fill_up(size, rows);
-  return true;
 }
 
 void PagedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {

@@ -37,7 +37,8 @@ class PagedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  uint32_t padded_forms() const override { return attention_.decode_takes() ? 1 : 0; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   PagedCache(const KvMemory& memory, const LlmSpec* llm) : memory_(memory), llm_(*llm) {}

@@ -125,16 +125,22 @@ class RetrievalBuilder {
       case Operation::kOffload:
         offload(l, ops);
         return graph().add_part(ops->offload, one);
+      case Operation::kCompare:
+        recall_done_ = graph().add_port("recall_done", l);
+        ops->cosine = add(OpKind::kCosineCheck, compute_, l);
+        return graph().add_part(ops->cosine, one);
+      case Operation::kKeepQuery:
+        return graph().add_part(ops->cosine == kNoOp ? ops->attention : ops->cosine, one);
       case Operation::kPageScore:
       case Operation::kChoose:
       case Operation::kRecall:
         return choose(one, ops);
+      case Operation::kCounts:
+        return graph().add_part(ops->top_k_next == kNoOp ? ops->attention : ops->top_k_next, one);
       case Operation::kDecodeAttention:
       case Operation::kChunkAttention:
       case Operation::kRowAttention:
       case Operation::kPackedAttention:
-      case Operation::kKeepQuery:
-      case Operation::kCounts:
         if (ops->attention == kNoOp) attend(l, ops);
         return graph().add_part(ops->attention, one);
       case Operation::kCapture:
@@ -174,19 +180,22 @@ class RetrievalBuilder {
     // Tokens are chosen in the layer before, and host work is between the choice and the recall of values:
     // the CUDA engine does both in an order of its own.
     if (spec_.kind == RetrievalKind::kRecallsTokens) return;
-    const bool speculation = speculates(spec_.kind, spec_.speculation);
-    if (one.kind == Operation::kRecall && !one.required) return recall_next(one, ops);
-    if (one.kind == Operation::kRecall) return recall_now(one, speculation, ops);
+    if (!one.required) return choose_next(one, ops);
+    if (one.kind == Operation::kRecall) return recall_now(one, ops);
+    if (one.kind == Operation::kPageScore) choose_now(one.layer, ops);
+    graph().add_part(one.kind == Operation::kPageScore ? ops->score_now : ops->top_k_now, one);
+  }
+
+  // Pages for the next step, in the background.
+  void choose_next(const ListedOperation& one, RetrievalLayerOps* ops) {
+    if (one.kind == Operation::kRecall) return recall_next(one, ops);
     if (one.kind == Operation::kPageScore) {
-      if (speculation) recall_done_ = graph().add_port("recall_done", one.layer);
-      if (speculation) ops->cosine = add(OpKind::kCosineCheck, compute_, one.layer);
-      choose_now(one.layer, ops);
-      scored_ = one;
-      return graph().add_part(ops->score_now, one);
+      ops->score_next = background(OpKind::kPageScore, one.layer);
+      graph().after(ops->score_next, ops->append);
+      return graph().add_part(ops->score_next, one);
     }
-    chosen_ = one;
-    if (speculation) graph().add_part(ops->cosine, one);
-    graph().add_part(ops->top_k_now, one);
+    ops->top_k_next = background(OpKind::kTopK, one.layer);
+    graph().add_part(ops->top_k_next, one);
   }
 
   // Selects pages for this step: on the compute stream, before the operations that depend on the selection.
@@ -198,8 +207,9 @@ class RetrievalBuilder {
   // Scores, recall of absent pages and attention, one after another; where pages for the next step are
   // selected in the background, those of corrected heads alone. Values are recalled while keys are
   // reconstructed.
-  void recall_now(const ListedOperation& one, bool speculation, RetrievalLayerOps* ops) {
+  void recall_now(const ListedOperation& one, RetrievalLayerOps* ops) {
     const uint16_t l = one.layer;
+    const bool speculation = ops->cosine != kNoOp;
     if (!speculation) ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
     arrived_ = deliver(l, speculation ? ops->top_k_now : ops->sync, true, step_.blocking(l), &ops->recall_now,
                        &ops->convert_now);
@@ -208,12 +218,8 @@ class RetrievalBuilder {
       ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
   }
 
-  // The background: pages of the next step.
   void recall_next(const ListedOperation& one, RetrievalLayerOps* ops) {
     const uint16_t l = one.layer;
-    ops->score_next = background(OpKind::kPageScore, l);
-    graph().after(ops->score_next, ops->append);
-    ops->top_k_next = background(OpKind::kTopK, l);
     // After attention, because attention reads the slots that are overwritten, and staging holds the pages of
     // only two heads.
     const OpId next =
@@ -221,8 +227,6 @@ class RetrievalBuilder {
     graph().after(ops->recall_next, ops->attention);
     graph().after(ops->recall_next, ops->top_k_now);  // corrected heads select there, for all heads
     graph().feed(*recall_done_, next);
-    graph().add_part(ops->score_next, scored_);
-    graph().add_part(ops->top_k_next, chosen_);
     graph().add_part(ops->recall_next, one);
     recall_done_.reset();
   }
@@ -320,7 +324,6 @@ class RetrievalBuilder {
   OpId last_convert_ = kNoOp;
   OpId arrived_ = kNoOp;               // the delivery that the layer's attention waits for
   std::optional<PortId> recall_done_;  // of the layer
-  ListedOperation scored_, chosen_;    // the layer's
   std::vector<ListedOperation> aged_;  // priced with the append of their layers
   uint32_t compressed_ = 0;            // layers that compress() has seen
   OpId ahead_[2] = {kNoOp, kNoOp};     // InfiniGen: recalls of layers l and l + 1

@@ -29,6 +29,7 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "select",
                                            "move",
                                            "summarise",
+                                           "compare",
                                            "page score",
                                            "choose",
                                            "recall",
@@ -40,10 +41,10 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "layer"};
 static_assert(std::size(kOperationNames) == kOperations);
 
-constexpr const char* kStreamNames[] = {"compute", "recall", "offload"};
+constexpr const char* kStreamNames[] = {"compute", "recall", "offload", "select"};
 static_assert(std::size(kStreamNames) == kStreamKinds);
 
-constexpr const char* kEdgeNames[] = {"attended", "recalled", "sealed", "offloaded"};
+constexpr const char* kEdgeNames[] = {"attended", "recalled", "sealed", "offloaded", "queried", "chosen"};
 static_assert(std::size(kEdgeNames) == kEdges);
 
 class Lister {
@@ -150,27 +151,44 @@ class Lister {
 
   // Edges of docs/design/methods/freekv.md#recall.
   void retrieve(uint16_t layer) {
-    const bool on_host = recalls(attention_.kind),
-               ahead = speculates(attention_.kind, attention_.speculation);
+    const bool on_host = recalls(attention_.kind);
+    const bool speculation = speculates(attention_.kind, attention_.speculation),
+               ahead = speculation && attention_.chooses;
     ListedOperation& append = add(Operation::kAppend, layer);
-    if (ahead) append.after = {Edge::kRecalled, layer};
+    if (speculation) append.after = {Edge::kRecalled, layer};
     if (attention_.fills) seal(layer, on_host);
+    if (ahead) add(Operation::kCompare, layer);
+    if (speculation) {
+      ListedOperation& keep = add(Operation::kKeepQuery, layer);
+      if (ahead) keep.records = {Edge::kQueried, layer};
+    }
     if (attention_.chooses) {
       add(Operation::kPageScore, layer);
       add(Operation::kChoose, layer);
       if (on_host) add(Operation::kRecall, layer).outcome = OutcomeSlot::kPagesNow;
     }
     rows(attention_.rows, layer);
-    if (on_host) {
-      ListedOperation& keep = add(Operation::kKeepQuery, layer);
-      if (ahead && attention_.chooses) keep.records = {Edge::kAttended, layer};
+    if (on_host && !speculation) add(Operation::kKeepQuery, layer);
+    if (ahead) {
+      list_.last_on(StreamKind::kCompute)->records = {Edge::kAttended, layer};
+      choose_next(layer);
     }
-    if (ahead && attention_.chooses) {
-      ListedOperation& next = background(Operation::kRecall, layer, StreamKind::kRecall);
-      next.outcome = OutcomeSlot::kPagesNext;
-      next.after = {Edge::kAttended, layer}, next.records = {Edge::kRecalled, layer};
-    }
-    if (on_host && attention_.chooses && layer + 1u == spec_.layers) add(Operation::kCounts, layer);
+    if (on_host && attention_.chooses && layer + 1u == spec_.layers)
+      list_.add({.kind = Operation::kCounts,
+                 .layer = layer,
+                 .stream = ahead ? StreamKind::kSelect : StreamKind::kCompute,
+                 .required = !ahead});
+  }
+
+  // Pages for the next step. They are scored beside attention, and chosen and recalled behind it, because it
+  // reads the slots.
+  void choose_next(uint16_t layer) {
+    background(Operation::kPageScore, layer, StreamKind::kSelect).after = {Edge::kQueried, layer};
+    ListedOperation& choose = background(Operation::kChoose, layer, StreamKind::kSelect);
+    choose.after = {Edge::kAttended, layer}, choose.records = {Edge::kChosen, layer};
+    ListedOperation& next = background(Operation::kRecall, layer, StreamKind::kRecall);
+    next.outcome = OutcomeSlot::kPagesNext;
+    next.after = {Edge::kChosen, layer}, next.records = {Edge::kRecalled, layer};
   }
 
   void seal(uint16_t layer, bool on_host) {

@@ -43,8 +43,9 @@ enum class Operation : uint8_t {
   kSelect,     // KV entries that are retained
   kMove,       // KV entries on the GPU, to where they stay
   kSummarise,  // pages that the step completes
+  kCompare,    // queries with those of the step before: which heads choose pages for this step
   kPageScore,
-  kChoose,           // pages: cosine check, top-k, and the moves that follow
+  kChoose,           // pages: top-k, and the moves that follow
   kRecall,           // pages from the host
   kKeepQuery,        // for the choice of the next step
   kCounts,           // of recalled pages, to the host
@@ -53,11 +54,11 @@ enum class Operation : uint8_t {
   kPackedAttention,  // decodes that read packed pages as they are
   kUnlistedLayer,    // a cache that is not listed starts the operations of a layer in its own order
 };
-constexpr size_t kOperations = 29;
+constexpr size_t kOperations = 30;
 const char* name_of(Operation operation);
 
-enum class StreamKind : uint32_t { kCompute, kRecall, kOffload };
-constexpr size_t kStreamKinds = 3;
+enum class StreamKind : uint32_t { kCompute, kRecall, kOffload, kSelect };
+constexpr size_t kStreamKinds = 4;
 const char* name_of(StreamKind stream);
 
 // Events between streams, one per layer (kOffloaded: one).
@@ -66,9 +67,11 @@ enum class Edge : uint32_t {
   kRecalled,   // the layer's recall for the next step has written them
   kSealed,     // the layer's completed pages are written and summarised
   kOffloaded,  // the completed pages of all layers are on the host
+  kQueried,    // the layer's queries are stored, and which heads choose for the next step is known
+  kChosen,     // the layer's pages for the next step are chosen
   kNone,
 };
-constexpr uint32_t kEdges = 4;
+constexpr uint32_t kEdges = 6;
 
 struct StepEvent {
   Edge edge = Edge::kNone;

@@ -13,8 +13,12 @@ using kernels::PagePooling;
 
 constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kChosen = 32;
 
+// kUnturned: what is between a query and attention if no head's query turned: the comparison, and the scores
+// and the choice of no head.
+enum class Part : uint8_t { kScore, kChoose, kUnturned };
+
 // range: requests, tokens per request.
-void choice(benchmark::State& state, PagePooling pooling, bool scores) {
+void choice(benchmark::State& state, PagePooling pooling, Part part) {
   const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
   const uint32_t pages = tokens / kPage - 32, each = requests * pages;
   const double bytes = 4.0 * kDim * kKvHeads * each;
@@ -40,18 +44,22 @@ void choice(benchmark::State& state, PagePooling pooling, bool scores) {
   const DeviceArray<float> u(size_t{requests} * kKvHeads * kGroup * shape.score_stride);
   const DeviceArray<RecallMove> moves(slots.size()), more(slots.size());
   const DeviceArray<ChoiceCounts> counts(1);
+  const DeviceArray<uint8_t> now(size_t{requests} * kKvHeads);
   ChoiceArgs args{rows_on.get(), requests, lists_on.get(), summaries.get(), q.get(),    before.get(),
                   held.get(),    u.get(),  tables.get(),   moves.get(),     more.get(), counts.get()};
   KVT_CUDA(score_pages(shape, args, nullptr));
   KVT_CUDA(cudaDeviceSynchronize());
+  if (part == Part::kUnturned) args.now = now.get();
   const double seconds = median_of_replays(state, std::max(sets, 8u), [&](uint32_t i, cudaStream_t stream) {
     args.rows = rows_on.get() + i % sets * requests;
-    if (scores) return score_pages(shape, args, stream);
-    const cudaError_t error = cudaMemsetAsync(counts.get(), 0, sizeof(ChoiceCounts), stream);
+    if (part == Part::kScore) return score_pages(shape, args, stream);
+    cudaError_t error = cudaMemsetAsync(counts.get(), 0, sizeof(ChoiceCounts), stream);
+    if (part == Part::kUnturned && error == cudaSuccess) error = compare_queries(shape, args, stream);
+    if (part == Part::kUnturned && error == cudaSuccess) error = score_pages(shape, args, stream);
     return error != cudaSuccess ? error : choose_pages(shape, args, stream);
   });
   state.counters["us_median"] = seconds * 1e6;
-  if (!scores) return;
+  if (part != Part::kScore) return;
   state.counters["MB"] = bytes / 1e6;
   state.counters["GBps"] = bytes / seconds / 1e9;
   state.counters["pct_ceiling"] = bytes / seconds / kReadCeiling * 100;
@@ -62,10 +70,11 @@ void shapes(benchmark::internal::Benchmark* b) {
   for (const int requests : {1, 8, 32}) b->Args({requests, 32768});
   b->Args({32, 131072})->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
 }
-BENCHMARK_CAPTURE(choice, score_mean_s, PagePooling::kMeanS, true)->Apply(shapes);
-BENCHMARK_CAPTURE(choice, score_mean_q, PagePooling::kMeanQ, true)->Apply(shapes);
-BENCHMARK_CAPTURE(choice, choose_mean_s, PagePooling::kMeanS, false)->Apply(shapes);
-BENCHMARK_CAPTURE(choice, choose_mean_qk, PagePooling::kMeanQk, false)->Apply(shapes);
+BENCHMARK_CAPTURE(choice, score_mean_s, PagePooling::kMeanS, Part::kScore)->Apply(shapes);
+BENCHMARK_CAPTURE(choice, score_mean_q, PagePooling::kMeanQ, Part::kScore)->Apply(shapes);
+BENCHMARK_CAPTURE(choice, choose_mean_s, PagePooling::kMeanS, Part::kChoose)->Apply(shapes);
+BENCHMARK_CAPTURE(choice, choose_mean_qk, PagePooling::kMeanQk, Part::kChoose)->Apply(shapes);
+BENCHMARK_CAPTURE(choice, unturned_mean_s, PagePooling::kMeanS, Part::kUnturned)->Apply(shapes);
 
 }  // namespace
 }  // namespace kvtwin::test

@@ -17,11 +17,12 @@ void score_external(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out)
 
 }  // namespace
 
-const ScorerDefinition kExternal{.name = "external",
-                                 .source = ScoreSource::kWindowQueries,
-                                 .captures = capture::kKeys | capture::kValues | capture::kWindowQueries,
-                                 .score = score_external,
-                                 .options = kExternalOptions,
-                                 .external = true};
+extern const ScorerDefinition kExternal{
+    .name = "external",
+    .source = ScoreSource::kWindowQueries,
+    .captures = capture::kKeys | capture::kValues | capture::kWindowQueries,
+    .score = score_external,
+    .options = kExternalOptions,
+    .external = true};
 
 }  // namespace kvtwin::kernels

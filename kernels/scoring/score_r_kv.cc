@@ -102,13 +102,13 @@ void score_r_kv(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out) {
 
 }  // namespace
 
-const ScorerDefinition kRKv{.name = "r_kv",
-                            .source = ScoreSource::kWindowQueries,
-                            .captures = capture::kKeys | capture::kWindowQueries,
-                            .score = score_r_kv,
-                            .options = kRKvOptions,
-                            .set_defaults = set_r_kv_defaults,
-                            .watches_decodes = true,
-                            .work = {.key_products = 1}};
+extern const ScorerDefinition kRKv{.name = "r_kv",
+                                   .source = ScoreSource::kWindowQueries,
+                                   .captures = capture::kKeys | capture::kWindowQueries,
+                                   .score = score_r_kv,
+                                   .options = kRKvOptions,
+                                   .set_defaults = set_r_kv_defaults,
+                                   .watches_decodes = true,
+                                   .work = {.key_products = 1}};
 
 }  // namespace kvtwin::kernels

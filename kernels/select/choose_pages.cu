@@ -1,5 +1,6 @@
 #include "kernels/common/bf16_chunk.cuh"
 #include "kernels/common/block_sum.cuh"
+#include "kernels/select/choosing_heads.cuh"
 #include "kernels/select/page_choice.h"
 
 namespace kvtwin {
@@ -299,25 +300,12 @@ __device__ void force_missing(const HeadLists& lists, uint32_t count, float* sco
 __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
                              Shared& shared, const HeadLists& lists, const float* scores, uint32_t head) {
   const uint32_t count = shape.chosen;
-  const size_t state = size_t{row.state} * shape.kv_heads + head,
-               width = size_t{shape.group} * shape.head_dim;
-  uint32_t* const retained = args.held + state * count;
+  const bool after = args.step == ChoosesFor::kNextStep;
+  uint32_t* const retained = args.held + (size_t{row.state} * shape.kv_heads + head) * count;
   for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
     lists.held[i] = held_in(row, retained, i);
     retained[i] = lists.held[i];
   }
-  bool after = false;
-  if (const kernels::HeadRecall* const forced_outcome = notify(shape, args, row, head);
-      forced_outcome != nullptr) {
-    after = forced_outcome->before == 0;
-    if (forced_outcome->turned != 0 && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
-  } else if (row.held == Held::kTrusted) {
-    after = !turned(shape, shared, args.q + (size_t{row.row} * shape.kv_heads + head) * width,
-                    args.q_before + state * width);
-    if (!after && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
-  }
-  __syncthreads();
-  if (after) write_table(shape, args, row, lists.held, head);
   __syncthreads();
   uint32_t missing = count;
   if (row.held == Held::kNothing) {
@@ -330,12 +318,46 @@ __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, c
   move(shape, args, row, shared, lists.held, retained, head, missing, after);
 }
 
+// Whether a head chooses for this step: its query turned, or its row trusts no choice, or that is forced.
+__device__ bool chooses_now(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
+                            Shared& shared, uint32_t head) {
+  if (const kernels::HeadRecall* const forced_outcome = notify(shape, args, row, head);
+      forced_outcome != nullptr) {
+    if (forced_outcome->turned != 0 && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
+    return forced_outcome->before != 0;
+  }
+  if (row.held != Held::kTrusted) return true;
+  const size_t width = size_t{shape.group} * shape.head_dim;
+  const bool out = turned(shape, shared, args.q + (size_t{row.row} * shape.kv_heads + head) * width,
+                          args.q_before + (size_t{row.state} * shape.kv_heads + head) * width);
+  if (out && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
+  return out;
+}
+
+// One CTA per KV head of a row.
+__global__ void __launch_bounds__(kThreads)
+    compare_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
+  extern __shared__ __align__(8) uint64_t space[];
+  __shared__ Shared shared;
+  const uint32_t head = blockIdx.x;
+  const ChoiceRow row = args.rows[blockIdx.y];
+  const bool now = chooses_now(shape, args, row, shared, head);
+  if (threadIdx.x == 0) args.now[blockIdx.y * shape.kv_heads + head] = now ? 1 : 0;
+  if (now) return;
+  auto* const held = reinterpret_cast<uint32_t*>(space);
+  const uint32_t* const retained = args.held + (size_t{row.state} * shape.kv_heads + head) * shape.chosen;
+  for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) held[i] = held_in(row, retained, i);
+  __syncthreads();
+  write_table(shape, args, row, held, head);
+}
+
 // One CTA per KV head of a row.
 __global__ void __launch_bounds__(kThreads)
     choose_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
   extern __shared__ __align__(8) uint64_t space[];
   __shared__ Shared shared;
   const uint32_t head = blockIdx.x;
+  if (!takes(args, blockIdx.y * shape.kv_heads + head)) return;
   const ChoiceRow row = args.rows[blockIdx.y];
   const HeadLists lists(space, shape.chosen);
   float* const scores =
@@ -364,11 +386,23 @@ __global__ void keep_kernel(const QueryRetained* rows, uint32_t numbers, const _
   for (uint32_t i = threadIdx.x; i < numbers / 8; i += kThreads) to[i] = from[i];
 }
 
+bool right(const ChoiceShape& shape) {
+  const bool heads = shape.kv_heads > 0 && shape.group > 0 && shape.group <= 8;
+  return heads && shape.chosen > 0 && shape.chosen <= kChosenMax;
+}
+
 }  // namespace
 
+cudaError_t compare_queries(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream) {
+  if (!right(shape) || args.now == nullptr) return cudaErrorInvalidValue;
+  if (args.count == 0) return cudaSuccess;
+  compare_kernel<<<dim3(shape.kv_heads, args.count), kThreads, shape.chosen * sizeof(uint32_t), stream>>>(
+      shape, args);
+  return cudaGetLastError();
+}
+
 cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream) {
-  const bool heads = shape.kv_heads > 0 && shape.group > 0 && shape.group <= 8;
-  if (!heads || shape.chosen == 0 || shape.chosen > kChosenMax) return cudaErrorInvalidValue;
+  if (!right(shape)) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   const size_t bytes = shape.chosen * kListBytes;
   choose_kernel<<<dim3(shape.kv_heads, args.count), kThreads, bytes, stream>>>(shape, args);

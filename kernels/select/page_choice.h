@@ -3,14 +3,17 @@
 // (docs/design/methods/freekv.md#page-scores, #step; defined by page_score.h and select.h). Nothing is copied
 // to the host before the end of the step.
 //
-//   score_pages    u_g[p] = sum_i max(q_g[i] high_p[i], q_g[i] low_p[i]) for every query head, or for the
-//   pooled
-//                  query
-//   choose_pages   pools u over the group and selects the best pages; compares q with the previous query;
-//   lists
-//                  the pages to recall before attention (heads whose query turned) and after it; writes the
-//                  page tables that attention reads
-//   keep_queries   stores q as the previous query
+//   compare_queries  compares q with the previous query: heads whose query turned choose for this step, the
+//                    others read their slots, and choose for the next step
+//   score_pages      u_g[p] = sum_i max(q_g[i] high_p[i], q_g[i] low_p[i]) for every query head, or for the
+//                    pooled query
+//   choose_pages     pools u over the group and selects the best pages; lists the pages to recall before
+//                    attention (this step) or after it (next step); writes the page tables that attention
+//                    reads in this step
+//   keep_queries     stores q as the previous query
+//
+// What is chosen for the next step delays nothing: it is scored and chosen concurrently with attention, from
+// the stored query. A head's choice depends on its query alone, not on when it is made.
 //
 // A row is one decode; each of its KV heads chooses separately. With low <= high, as in every summary, the
 // larger product is high's for positive q and low's otherwise: two fused multiplications per channel and
@@ -38,8 +41,8 @@ enum class Held : uint32_t {
   kNothing,  // the slots are empty: every chosen page moves, the i-th into the i-th slot
   kFirst,    // slot i holds candidate i; missing pages move before attention
   kUnsure,   // the slots hold the pages in `held`; missing pages move before attention
-  // As kUnsure, but heads whose query did not turn read the pages in their slots; missing pages move after
-  // attention.
+  // As kUnsure, but compare_queries() decides: heads whose query did not turn read the pages in their slots,
+  // and missing pages move after attention.
   kTrusted,
 };
 
@@ -84,8 +87,11 @@ struct ChoiceCounts {
   uint32_t before = 0;       // pages moved before attention
   uint32_t after = 0;        // pages missing after it
   uint32_t moves_after = 0;  // those of them that move: not of rows with no_more
-  uint32_t turned = 0;       // heads of trusted rows whose query turned
+  uint32_t turned = 0;       // heads of trusted rows whose query turned, by compare_queries
 };
+
+// Which heads score_pages() and choose_pages() take.
+enum class ChoosesFor : uint32_t { kThisStep, kNextStep };
 
 // All pointers are to device memory; one layer.
 struct ChoiceArgs {
@@ -104,11 +110,18 @@ struct ChoiceArgs {
   // [count][kv_heads]: forced recalls of heads whose pages move, instead of those that scores and query
   // decide (rows with empty slots excepted); scores are changed as by force_missing_ref. Null: not forced.
   const kernels::HeadRecall* forced_outcome = nullptr;
+  // [count][kv_heads], written by compare_queries(): not 0: the head chooses for this step; 0: for the next
+  // one. Null: all heads choose for this step.
+  uint8_t* now = nullptr;
+  ChoosesFor step = ChoosesFor::kThisStep;
 };
 
+// Writes `now`, and the tables of the heads that choose for the next step. REQUIRES: args.now is not null.
+cudaError_t compare_queries(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
+// For the next step q_before is scored: keep_queries() ran before.
 cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
-// REQUIRES: score_pages with the same args ran before. Tables list GPU pages in order of position. The block
-// of a move is GPU page * kv_heads + head.
+// REQUIRES: score_pages with the same args ran before, and compare_queries if args.now is not null. Tables
+// list GPU pages in order of position. The block of a move is GPU page * kv_heads + head.
 cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
 
 // Rows of q to store for the comparison in the next step.

@@ -1,4 +1,5 @@
 #include "kernels/common/bf16_chunk.cuh"
+#include "kernels/select/choosing_heads.cuh"
 #include "kernels/select/page_choice.h"
 
 namespace kvtwin {
@@ -102,6 +103,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     score_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
   constexpr uint32_t kDim = kChannels * 32;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
+  if (!takes(args, blockIdx.z * shape.kv_heads + head)) return;
   const ChoiceRow row = args.rows[blockIdx.z];
   const uint32_t rows = shape.score_rows(), step = gridDim.x * kWarps * kPages;
   const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
@@ -115,8 +117,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   PagesAhead<kChannels> ahead;
   ahead.load(summaries, owner_at(base), stride);
   uint32_t owner = owner_at(base + step);
-  const Queries<kChannels, kGroup> queries(
-      shape, args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim, lane);
+  const Queries<kChannels, kGroup> queries(shape, scoring_queries(shape, args, row, head), lane);
   float* const scores =
       args.scores + (size_t{blockIdx.z} * shape.kv_heads + head) * rows * shape.score_stride;
   for (; base < row.candidates; base += step) {
@@ -184,6 +185,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     score_heads_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
   constexpr uint32_t kRows = 16;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, quarter = lane % 4;
+  if (!takes(args, blockIdx.z * shape.kv_heads + head)) return;
   const ChoiceRow row = args.rows[blockIdx.z];
   uint32_t base = (blockIdx.x * kWarps + warp) * kRows;
   if (base >= row.candidates) return;
@@ -194,7 +196,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const auto load = [&](Chunks<kDim>& chunks, uint32_t page) {
     chunks.load_page(summaries + __ldg(owners + min(page, row.candidates - 1)) * stride, quarter);
   };
-  const __nv_bfloat16* const heads = args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim;
+  const __nv_bfloat16* const heads = scoring_queries(shape, args, row, head);
   Chunks<kDim> q;
   q.load_query(heads + size_t{lane / 4} * kDim, lane / 4 < shape.group, quarter);
   float* const scores =

@@ -4,6 +4,7 @@
 #ifndef KVTWIN_MODELS_COST_HOST_TIME_H_
 #define KVTWIN_MODELS_COST_HOST_TIME_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "models/cost/cost_model.h"
@@ -21,6 +22,12 @@ struct HostTime {
   PlanPrice planning{};               // the step waits for it too
   double tables_ns = 0;               // page tables, per decoding request
 
+  // For each step of any kind, and for each of its decoding requests.
+  void add(double step_ns, double request_ns) {
+    const int64_t ns = std::llround(step_ns);
+    full_graph_ns += ns, piecewise_ns += ns, eager_ns += ns;
+    tables_ns += request_ns;
+  }
   Ticks of(const StepShape& shape) const {
     const int64_t plan_ns = planning.ns(shape.decodes) + static_cast<int64_t>(tables_ns * shape.decodes);
     if (shape.chunks.empty()) return (full_graph_ns + plan_ns) * kTicksPerNs;

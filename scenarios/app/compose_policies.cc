@@ -8,6 +8,7 @@
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
 #include "engine/methods/traits.h"
+#include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/formats.h"
 #include "scenarios/app/head_fractions.h"

@@ -16,6 +16,7 @@
 #include "scenarios/app/compose_partition.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_retrieving.h"
+#include "scenarios/app/formats.h"
 #include "scenarios/load/retrieval_options.h"
 #include "sim/sim_backend.h"
 

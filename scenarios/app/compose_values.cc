@@ -146,6 +146,7 @@ SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* 
   cpu::CpuBackendOptions options;
   options.sleep = scenario.values.cpu().sleep();
   options.copy_time = std::move(copy_time);
+  if (!composed->step_time) options.host_clock = cpu::wall_clock;
   options.before_step = [&](const LaunchStep& launch, uint32_t offset) { engines->prepare(launch, offset); };
   for (const CoreConfig& config : composed->options.engines)
     options.steps_in_flight_max.push_back(config.steps_in_flight_max);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scenarios/app/compose.h"
+#include "scenarios/app/compose_values.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/evaluate/evaluate.h"
 #include "scenarios/evaluate/paired.h"

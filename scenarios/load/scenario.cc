@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "engine/methods/traits.h"
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "scenarios/load/field_values.h"

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/kv_format.h"
 #include "engine/common/retrieval/head_choice.h"
 #include "engine/common/retrieval/page_summaries.h"
 #include "engine/common/retrieval/prefix_rows.h"

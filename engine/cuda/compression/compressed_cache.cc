@@ -77,6 +77,8 @@ Result<void> CompressedCache::allocate() {
                                      &weights_, &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
   }
   budget_ = std::make_unique<cpu::KvEntryBudget>(core.policies, memory_.page_tokens, &shape_.groups);
+  if (Result<void> ok = make_tables(); !ok) return ok;
+  reserve();
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
   const std::vector<float> inverse = rope_frequencies(llm_).inverse;
   grow(&inv_freq_, Buffer::Kind::kDevice, inverse.size() * sizeof(float), "rotations");
@@ -88,7 +90,9 @@ Result<void> CompressedCache::allocate() {
 CompressedCache::Request& CompressedCache::request_of(RequestId id) {
   const auto known = requests_.find(id);
   if (known != requests_.end()) return known->second;
-  return requests_.emplace(id, Request{cpu::RequestTable(&shape_), {}}).first->second;
+  Request made{cpu::RequestTable(&shape_), {}};
+  made.tables.resize(shape_.groups.groups());
+  return requests_.emplace(id, std::move(made)).first->second;
 }
 
 void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
@@ -99,11 +103,13 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       request.kv_entries.clear();
       request.captured.phases.clear();
       request.repeated.clear(), request.ranked = 0;
+      resend_tables(&request);
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
     for (const PrefixHit& prefix_hit : launch.prefix_hits) {
       Request& request = request_of(prefix_hit.request);
       shared_.begin(launch, prefix_hit, &request.kv_entries);
+      resend_tables(&request);
       const bool dropped = request.kv_entries.kv_entries(0) < request.kv_entries.tokens();
       if (request.ranked == 0 && dropped) request.ranked = request.kv_entries.tokens();
     }
@@ -186,8 +192,8 @@ void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
 DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) const {
   const LayerLists& lists = layers_[layer];
   DeviceRows mine = rows;
-  mine.pages = lists_.at(at_.tables);
-  mine.slots = lists_.at(at_.slots) + lists.slots;
+  mine.pages = tables_.on_device();
+  mine.slots = slots_of(layer);
   mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
   mine.listed = listed_;
   mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
@@ -203,7 +209,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     if (part.count == 0) return;
     on.timer->begin(Operation::kMove, layer);
     if (kv_entries_.packed()) {
-      return kv_entries_.packed_heads().move(lists_.at(at_.tables), kv_entries_.scorer_state(),
+      return kv_entries_.packed_heads().move(tables_.on_device(), kv_entries_.scorer_state(),
                                              lists_.at(list) + part.first, lists_.at(at_.iota), part.count,
                                              on.stream);
     }
@@ -216,7 +222,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   const AppendSlot* const slots = mine.slots;
   if (kv_entries_.packed()) {
     mine.pages = kv_entries_.packed_heads().iota();
-    mine.slots = lists_.at(at_.dequantized_slots) + lists.slots;
+    mine.slots = lists_.at(at_.dequantized_slots) + size_t{layer} * slot_rows_.size() * llm_.kv_heads;
     if (memory_.poison) kv_entries_.packed_heads().poison_dequantized(on.stream);
   }
   if (!planned_) {
@@ -229,7 +235,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   on.timer->begin(Operation::kAppend, layer);
   attention_.append(tensors, mine, kv_entries_.pool(), on.stream);
   if (kv_entries_.packed()) convert_rows(layer, on);
-  auto* const tables = const_cast<uint32_t*>(lists_.at(at_.tables));  // with gaps that are filled here
+  auto* const tables = const_cast<uint32_t*>(tables_.on_device());  // with gaps that are filled here
   if (pages_ != nullptr) {
     on.timer->begin(Operation::kScore, layer);
     pages_->keep_rows(layer, lists_, kv_entries_.packed_heads(), on.stream);
@@ -258,7 +264,7 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
   on.timer->begin(Operation::kRowAttention, layer);
   const Part& runs = layers_[layer].runs;
   AttentionRowsArgs args;
-  const KvEntryPool kv_entries = kv_entries_.kv_entries(lists_.at(at_.tables), true);
+  const KvEntryPool kv_entries = kv_entries_.kv_entries(tables_.on_device(), true);
   args.pool = kv_entries.pool, args.pages = kv_entries.pages, args.list = lists_.at(at_.runs) + runs.first;
   args.q = tensors.q, args.out = tensors.out;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
@@ -306,7 +312,7 @@ void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const St
 
 AttentionScoreArgs CompressedCache::attention_score_args(const __nv_bfloat16* q) const {
   AttentionScoreArgs attention_scores;
-  attention_scores.kv_entries = kv_entries_.kv_entries(lists_.at(at_.tables), false);
+  attention_scores.kv_entries = kv_entries_.kv_entries(tables_.on_device(), false);
   attention_scores.heads = lists_.at(at_.score_heads), attention_scores.visible = lists_.at(at_.visible);
   attention_scores.q = q, attention_scores.q_stride = llm_.query_heads * llm_.head_dim;
   attention_scores.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
@@ -332,22 +338,30 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     scores_->captured(work.rows, &work.request->captured);
     if (intents_ != nullptr) remember(work, on);
     if (work.pass != nullptr) run_pass(i, on);
-    if (work.compression == nullptr) continue;
-    work.request->ranked = work.compression->end;
-    if (work.compression->before) {
-      values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
-    } else if (!work.rows.staged) {
-      compress(i, on, values);
-    }
-    if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
-    if (memory_.poison) work.request->kv_entries.check();
-    values->end_retained(work.rows.request);
-    for (uint32_t head = 0; options_.retained && head < llm_.layers * llm_.kv_heads; ++head)
-      options_.retained(work.rows.request, head, work.request->kv_entries.positions(head));
+    if (work.compression != nullptr) answer(i, on, values);
+    if (work.rows.prompt && work.rows.samples && scores_->captures_prompts_alone())
+      scores_->end_rows(&work.request->captured);
   }
   for (const PrefixCheckpoint& prefix_checkpoint : launch.prefix_checkpoints)
     shared_.take(prefix_checkpoint.prefix_checkpoint, work_.at(prefix_checkpoint.entry).request->kv_entries);
   values->link_retained();
+}
+
+// What the compression of an entry has left.
+void CompressedCache::answer(size_t index, const StepStream& on, DataOutcomes* values) {
+  Work& work = work_[index];
+  work.request->ranked = work.compression->end;
+  if (work.compression->before) {
+    values->retained_live.insert(values->retained_live.end(), work.live.begin(), work.live.end());
+  } else if (!work.rows.staged) {
+    compress(index, on, values);
+  }
+  if (shape_.slot_retention == SlotRetention::kMove) work.request->kv_entries.trim();
+  resend_tables(work.request);
+  if (memory_.poison) work.request->kv_entries.check();
+  values->end_retained(work.rows.request);
+  for (uint32_t head = 0; options_.retained && head < llm_.layers * llm_.kv_heads; ++head)
+    options_.retained(work.rows.request, head, work.request->kv_entries.positions(head));
 }
 
 void CompressedCache::notify(const Command& command) {
@@ -357,6 +371,9 @@ void CompressedCache::notify(const Command& command) {
     const auto request = requests_.find(drop->request);
     if (request == requests_.end()) return;
     if (pages_ != nullptr) pages_->end(request->second.tail);
+    for (DeviceTables::Table& table : request->second.tables) tables_.free(&table);
+    tables_.free(&request->second.kv_entry_table);
+    scores_->end_rows(&request->second.captured);
     requests_.erase(request);
     remembered_.erase(drop->request);
   }
@@ -372,40 +389,24 @@ void CompressedCache::copy(PageId source, PageId target, cudaStream_t stream) {
   shared_.copied(source, target);
 }
 
-// Room for the lists of a step of that many rows, allocated before the first step: more memory is taken
-// within some 25 ms, and graphs of the lists' old place are of no use in the new one.
-void CompressedCache::reserve_lists(uint32_t rows) {
-  const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
-  uint64_t each = sizeof(AppendSlot);
-  if (kv_entries_.packed()) each += sizeof(AppendSlot);
-  if (shape_.tables.rings > 0) each += sizeof(QueryRow);  // rows over a ring's end are listed one by one
-  uint64_t bytes = rows * heads * each + rows * heads;    // tables and the rest: an eighth of slots
-  const bool dropped_slots = shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1;
-  if (dropped_slots)
-    bytes += uint64_t{memory_.pages_gpu} * memory_.page_tokens * sizeof(uint32_t);  // KV entry by KV entry
-  lists_.reserve(bytes);
-}
-
-// One decode and, where there is room for it, a chunk, on page 0 and scratch.
+// One decode and, where there is room for it, a chunk, on page 0. Nothing is written.
 void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   rows->positions.assign(size, 0);
   work_.clear();
   clear_lists();
-  reserve_lists(size);
-  tables_ = {0};
+  const uint32_t table = tables_.size();
+  tables_.add(0);
   rows_ = size, padded_ = 0;
-  for (uint32_t row = 0; row < size; ++row) {
-    for (uint32_t h = 0; h < llm_.kv_heads; ++h)
-      slots_.push_back({h % kv_entries_.columns(), row % memory_.page_tokens});
-  }
-  for (uint32_t i = 0; kv_entries_.packed() && i < slots_.size(); ++i)
-    dequantized_slots_.push_back(PackedHeads::slot(i % kDequantizedPage));
+  slot_rows_.assign(size, {});
+  for (size_t i = 0; kv_entries_.packed() && i < size_t{llm_.layers} * size * llm_.kv_heads; ++i)
+    dequantized_slots_.push_back(PackedHeads::slot(static_cast<uint32_t>(i % kDequantizedPage)));
   const uint32_t columns = kv_entries_.packed() ? 1 : kv_entries_.columns();
   for (uint32_t l = 0; pages_ != nullptr && l < llm_.layers; ++l) pages_->begin_layer();
   const uint32_t group = llm_.query_heads / llm_.kv_heads;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    decodes_.push_back({h * group, 0, 1, h % columns});
-    if (size > 2 && attention_.chunk_takes()) chunks_.push_back({1, 2, h, 0, 0, h % columns});
+    decodes_.push_back({h * group, kv_entries_.packed() ? 0 : table, 1, h % columns});
+    if (size > 2 && attention_.chunk_takes())
+      chunks_.push_back({1, 2, h, 0, kv_entries_.packed() ? 0 : table, h % columns});
   }
   for (LayerLists& lists : layers_) {
     lists.decodes.count = static_cast<uint32_t>(decodes_.size());

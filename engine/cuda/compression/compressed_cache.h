@@ -10,6 +10,7 @@
 // come back to the host before the step is answered.
 //
 // Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
+// compressed_scratch.cc (what is taken before the first step),
 // compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
 // retained_pages: what decodes choose of it), compressed_rank.cc (from a Compression to an answer),
 // rank_batch (lists of launches).
@@ -30,6 +31,7 @@
 #include "engine/cuda/compression/host_scores.h"
 #include "engine/cuda/compression/intent_scores.h"
 #include "engine/cuda/compression/retained_pages.h"
+#include "engine/cuda/device/device_tables.h"
 
 namespace kvtwin::cuda {
 
@@ -54,7 +56,9 @@ class CompressedCache final : public KvCache {
   void notify(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
-  // Padded steps are those that repeat (repeats()).
+  // Padded steps are those that repeat (repeats()). Where slots are dropped in place there are two forms.
+  uint32_t padded_forms() const override;
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // For who takes a request's KV entries over: where they are.
   const cpu::RequestTable& kv_entries(RequestId request) const { return requests_.at(request).kv_entries; }
@@ -66,8 +70,10 @@ class CompressedCache final : public KvCache {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
     RetainedPages::Tail tail{};
-    uint32_t ranked = 0;            // tokens that compressions have ranked
-    std::vector<float> repeated{};  // KVzip: scores of the passes so far, [head][KV entry]
+    std::vector<DeviceTables::Table> tables{};  // of pages, by group
+    DeviceTables::Table kv_entry_table{};       // kInPlace: of KV entries
+    uint32_t ranked = 0;                        // tokens that compressions have ranked
+    std::vector<float> repeated{};              // KVzip: scores of the passes so far, [head][KV entry]
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
   struct Read {
@@ -85,8 +91,8 @@ class CompressedCache final : public KvCache {
     const Compression* compression = nullptr;
     std::vector<uint64_t> live;                              // kInPlace: after a compression before its rows
     uint32_t scratch = 0;                                    // its first scratch page
-    std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
-    std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
+    std::vector<std::optional<Read>> reads;                  // by head tables (head_cells_)
+    std::vector<std::optional<uint32_t>> pages;              // by group: where all its pages stand
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> held;  // rings: scratch pages by (group, lane)
     std::map<uint32_t, uint32_t> dequantized;  // packed: by head, the wide KV entry of its KV entry 0
   };
@@ -95,7 +101,6 @@ class CompressedCache final : public KvCache {
     uint32_t first = 0, count = 0;
   };
   struct LayerLists {
-    uint32_t slots = 0;
     Part decodes, chunks, others;
     Part runs;                   // rows of chunks that are read KV entry by KV entry
     Part copies;                 // before rows are written
@@ -118,13 +123,23 @@ class CompressedCache final : public KvCache {
   void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, const StepStream& on,
                  StepRows* rows);
 
+  // compressed_scratch.cc
+  Result<void> make_tables();
+  void reserve();
+  void reserve_lists(uint32_t requests, uint32_t kv_entries);
+  uint32_t ranked_max() const;
+
   // compressed_reads.cc
+  bool reads_alone(const cpu::StepRows& rows) const;
   bool has_decodes_alone() const;
   void pad(uint32_t size, StepRows* rows);
   void clear_tables();
   void clear_lists();
-  void reserve_lists(uint32_t rows);
-  void write_lists(const StepStream& on);
+  void write_lists(const StepStream& on, bool listed = false);
+  void add_cells();
+  RowCells cells_of(const Work& work, const Read& read) const;
+  void resend_tables(Request* request);
+  AppendSlot* slots_of(uint32_t layer) const;
   void send_lists(const StepStream& on);
   void add_head(uint32_t layer, uint32_t kv_head, Work* work);
   const Read& read_of(Work* work, uint32_t head);
@@ -134,7 +149,6 @@ class CompressedCache final : public KvCache {
   Read in_place_read(Work* work);
   uint32_t pages_of(Work* work, uint32_t group);
   uint32_t listed(Work* work, const Read& read, uint32_t kv_entries);
-  AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
   void add_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
@@ -166,16 +180,17 @@ class CompressedCache final : public KvCache {
   void plan_staged();
   void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void choose(RankBatch* batch, uint32_t index, uint32_t keep);
-  void select_and_move(const RankBatch& batch, const DeviceLists& lists, const uint32_t* tables,
-                       uint32_t layer, const StepStream& on);
+  void select_and_move(const RankBatch& batch, const DeviceLists& lists, uint32_t layer,
+                       const StepStream& on);
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
+  void answer(size_t work, const StepStream& on, DataOutcomes* values);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
   void compress_before(size_t work, const StepStream& on);
   RankBatch rank_all(size_t work, const StepStream& on);
   void score_all(size_t work, RankBatch* batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
-  ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
+  void send_choice(RankBatch* batch, const StepStream& on);
   void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
   void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, std::vector<uint64_t>* live);
@@ -194,10 +209,8 @@ class CompressedCache final : public KvCache {
              const StepStream& on);
   void add_probe_scores(uint32_t head, const Work& work, const Read& read);
   void score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on);
-  void score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
-                     const StepStream& on);
-  void score_intents(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
-                     const StepStream& on);
+  void score_on_host(const Work& work, const RankBatch& batch, bool listed, const StepStream& on);
+  void score_intents(const Work& work, const RankBatch& batch, bool listed, const StepStream& on);
   void remember(const Work& work, const StepStream& on);
 
   const CompressedOptions options_;
@@ -217,13 +230,21 @@ class CompressedCache final : public KvCache {
   EngineAccess access_;
   std::set<RequestId> remembered_;  // requests whose prompt the session's memory knows
   Buffer inv_freq_;                 // rerotate
+  // By head: which tables it has, of those that different heads of a request have, and its column.
+  std::vector<HeadCells> head_cells_;
+  std::vector<uint32_t> table_heads_;  // a head for each of these tables
+  Buffer head_cells_on_;               // head_cells_ on the GPU
+  Buffer slots_;                       // [layers][rows][kv_heads], of the step's rows
   std::map<RequestId, Request> requests_;
   cpu::SharedPrefixes shared_;
   // Of the step at hand.
   std::vector<Work> work_;
   std::vector<LayerLists> layers_;
-  std::vector<uint32_t> tables_, visible_, iota_;
-  std::vector<AppendSlot> slots_, dequantized_slots_;
+  DeviceTables tables_;
+  std::vector<uint32_t> visible_, iota_;
+  std::vector<RowOf> slot_rows_;
+  std::vector<RowCells> slot_cells_;
+  std::vector<AppendSlot> dequantized_slots_;
   std::vector<KvEntrySpan> packs_, unpacks_;
   std::vector<PackedSequence> fused_;
   std::vector<DecodeSequence> decodes_;
@@ -238,8 +259,9 @@ class CompressedCache final : public KvCache {
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
   DeviceLists lists_;
   struct {
-    ListAt<uint32_t> tables, visible, iota;
-    ListAt<AppendSlot> slots;
+    ListAt<uint32_t> visible, iota;
+    ListAt<RowOf> slot_rows;
+    ListAt<RowCells> slot_cells;
     ListAt<DecodeSequence> decodes;
     ListAt<PrefillSequence> chunks;
     ListAt<QueryRow> others, runs;

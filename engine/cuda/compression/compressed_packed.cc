@@ -64,7 +64,7 @@ void CompressedCache::add_dequantized(uint32_t layer, uint32_t kv_head, Work* wo
   work->dequantized[head] = base;
   for (uint32_t i = 0; i < tokens; ++i) {
     const uint32_t kv_entry = cell_of(*work, read, i);
-    dequantized_slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
+    dequantized_slots_[(size_t{layer} * padded_ + work->rows.row + i) * llm_.kv_heads + kv_head] =
         PackedHeads::slot(base + kv_entry);
   }
   KVT_CHECK(pages_ == nullptr || (work->rows.prompt ? work->rows.staged : fused));
@@ -94,7 +94,7 @@ void CompressedCache::add_dequantized_rows(uint32_t head, uint32_t column, Work*
     PackedSequence sequence;
     const PackedPart part = kv_entries_.packed_heads().part();
     if (pages_ != nullptr && pages_->chooses(head / llm_.kv_heads, read.before + 1))
-      return pages_->add_choice(head_pages(*work, head), rows.row, read.before + 1, part, &tables_);
+      return pages_->add_choice(head_pages(*work, head), rows.row, read.before + 1, part, &tables_.numbers());
     sequence.q_row = q_row, sequence.column = column;
     sequence.table[part] = read.table, sequence.tokens[part] = read.before + 1;
     fused_.push_back(sequence);

@@ -129,13 +129,12 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
     KVT_CHECK(work.request->kv_entries.kv_entries(head) ==
               work.request->kv_entries.tokens());  // nothing was dropped yet
     const uint32_t page = memory_.page_tokens;
-    attention_scores.kv_entries = {static_cast<uint32_t>(tables_.size()), kv_entries_.packed() ? 0 : column,
-                                   0, 0};
+    attention_scores.kv_entries = {tables_.size(), kv_entries_.packed() ? 0 : column, 0, 0};
     const auto add = [&](uint32_t begin, uint32_t end) {
       for (uint32_t kv_entry = begin; kv_entry < end; ++kv_entry)
-        tables_.push_back(kv_entries_.packed() ? work.dequantized.at(head) + kv_entry
-                          : read.listed        ? tables_[read.table + kv_entry]
-                                        : tables_[read.table + kv_entry / page] * page + kv_entry % page);
+        tables_.add(kv_entries_.packed() ? work.dequantized.at(head) + kv_entry
+                    : read.listed        ? tables_[read.table + kv_entry]
+                                         : tables_[read.table + kv_entry / page] * page + kv_entry % page);
       attention_scores.kv_entries.rows += end - begin;
     };
     add(0, probing_->sinks), add(pass.begin, pass.end);
@@ -164,22 +163,22 @@ void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, con
   attention_scores.kv_entries.listed =
       !kv_entries_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
   if (probing_->pass.repeats()) {
-    attention_scores.kv_entries.listed = true, attention_scores.kv_entries.pages = lists_.at(at_.tables);
+    attention_scores.kv_entries.listed = true, attention_scores.kv_entries.pages = tables_.on_device();
     skip = probing_->sinks, scores += probing_->pass.begin;
   }
   scores_->score_probes(attention_scores, scores, probing_->stride, skip, on.stream);
 }
 
 // A layer's keys and values come over, the definitions score them, and scores go back.
-void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables,
-                                    bool listed, const StepStream& on) {
+void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, bool listed,
+                                    const StepStream& on) {
   const uint64_t stride = batch.rows_max, numbers = llm_.kv_heads * stride * llm_.head_dim;
   grow(&fetched_, Buffer::Kind::kDevice, 2 * numbers * sizeof(float), "keys and values");
   grow(&fetched_host_, Buffer::Kind::kPinned, 2 * numbers * sizeof(float), "keys and values");
   const auto shape = [&] { return fmt::format("{} heads, {} rows", llm_.kv_heads, stride); };
   const auto fetch = [&](uint32_t layer, const float** keys, const float** values) {
     unpack_ranked(layer, on);
-    ReadEntriesArgs args{kv_entries_.kv_entries(tables, listed),
+    ReadEntriesArgs args{kv_entries_.kv_entries(tables_.on_device(), listed),
                          rank_lists_.at(batch.at.kv_entries) + uint64_t{layer} * llm_.kv_heads,
                          fetched_.as<float>(),
                          fetched_.as<float>() + numbers,
@@ -212,12 +211,13 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
 }
 
 // One score for all heads; where tokens leave dropped slots it goes where the mean of heads' scores would.
-void CompressedCache::score_intents(const Work& work, const RankBatch& batch, const uint32_t* tables,
-                                    bool listed, const StepStream& on) {
+void CompressedCache::score_intents(const Work& work, const RankBatch& batch, bool listed,
+                                    const StepStream& on) {
   for (const RankBatch::Head& head : batch.heads) KVT_CHECK(head.rows == batch.rows_max);
   const RowRange& forced = batch.heads[0].forced_ranges;  // all heads hold the same positions
   IntentScoreArgs what;
-  what.kv_entries = kv_entries_.kv_entries(tables, listed), what.heads = rank_lists_.at(batch.at.kv_entries);
+  what.kv_entries = kv_entries_.kv_entries(tables_.on_device(), listed),
+  what.heads = rank_lists_.at(batch.at.kv_entries);
   what.forced = rank_lists_.at(batch.at.forced) + forced.begin, what.forced_count = forced.end - forced.begin;
   what.rows = batch.rows_max;
   IntentScores::Target to{scores_->scores(), batch.rows_max, batch.count()};

@@ -70,6 +70,7 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
   if (spec.scorer->weights == kernels::TrainedWeights::kDecayGates) stays = spec.trim.window;
   batch->scorer_state.push_back(
       {stored, static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
+  if (!scores_->asks_positions()) return;
   batch->positions.insert(batch->positions.end(), positions.begin() + first, positions.end());
   for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i)
     batch->positions.push_back(work.rows.context + i);
@@ -146,7 +147,7 @@ void CompressedCache::plan_staged() {
 
 void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const RankBatch& batch = layers_[layer].staged;
-  const uint32_t* const tables = lists_.at(at_.tables);
+  const uint32_t* const tables = tables_.on_device();
   on.timer->begin(Operation::kScore, layer);
   const auto tokens = work_[batch.heads[0].work].compression->end;
   if (scores_->by_position()) {
@@ -161,14 +162,14 @@ void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const
                      work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
     }
   }
-  select_and_move(batch, lists_, tables, layer, on);
+  select_and_move(batch, lists_, layer, on);
   if (pages_ != nullptr)
     pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
   if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
-void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists,
-                                      const uint32_t* tables, uint32_t layer, const StepStream& on) {
+void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists, uint32_t layer,
+                                      const StepStream& on) {
   const auto shape = [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); };
   on.timer->begin(Operation::kSelect, layer);
   SelectArgs select{scores_->scores(),
@@ -183,10 +184,11 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
   if (batch.compacts.empty()) return;
   on.timer->begin(Operation::kMove, layer);
   if (kv_entries_.packed()) {
-    return kv_entries_.packed_heads().move(tables, kv_entries_.scorer_state(), lists.at(batch.at.compacts),
-                                           retained_.as<uint32_t>(), batch.count(), on.stream);
+    return kv_entries_.packed_heads().move(tables_.on_device(), kv_entries_.scorer_state(),
+                                           lists.at(batch.at.compacts), retained_.as<uint32_t>(),
+                                           batch.count(), on.stream);
   }
-  CompactArgs args{kv_entries_.kv_entries(tables, false),
+  CompactArgs args{kv_entries_.kv_entries(tables_.on_device(), false),
                    kv_entries_.pool(),
                    kv_entries_.scorer_state(),
                    lists.at(batch.at.compacts),
@@ -227,17 +229,18 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   const uint32_t heads = batch->count(), of_layer = llm_.kv_heads;
   if (!scores_->probes()) scores_->reserve_scores(heads, batch->rows_max);  // else they stand there
   rank_lists_.clear();
-  const ListAt<uint32_t> tables = rank_lists_.add(tables_);
+  tables_.add_to(&rank_lists_);
   if (kv_entries_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
   on.timer->begin(Operation::kUpload);
   rank_lists_.send(on.stream);
-  const uint32_t* const at = rank_lists_.at(tables);
+  tables_.put(rank_lists_, on.stream);
+  const uint32_t* const at = tables_.on_device();
   on.timer->begin(Operation::kScore);
   if (scores_->by_position()) return send_position_scores(*batch, on);
   const bool listed = read_of(&work, batch->heads[0].head).listed;
-  if (host_ != nullptr) return score_on_host(work, *batch, at, listed, on);
-  if (intents_ != nullptr) return score_intents(work, *batch, at, listed, on);
+  if (host_ != nullptr) return score_on_host(work, *batch, listed, on);
+  if (intents_ != nullptr) return score_intents(work, *batch, listed, on);
   if (batch->score_heads.empty()) {
     // Of packed keys there is one layer at a time.
     const uint32_t together = kv_entries_.packed() && !scores_->has_scorer_state() ? of_layer : heads;
@@ -358,8 +361,8 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
   const std::vector<uint32_t> retained = counts(work, batch, on);
   for (uint32_t i = 0; i < batch.count(); ++i)
     choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
-  const ListAt<uint32_t> tables = send_choice(&batch, on);
-  select_and_move(batch, choice_lists_, choice_lists_.at(tables), kNoLayer, on);
+  send_choice(&batch, on);
+  select_and_move(batch, choice_lists_, kNoLayer, on);
   finish_choice(on);
   apply(batch);
   if (!work.compression->keep.empty()) return;  // the policy knows
@@ -377,15 +380,15 @@ void CompressedCache::compress_before(size_t index, const StepStream& on) {
   work.rows.tokens = tokens;
 }
 
-ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
+void CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
   grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
   choice_lists_.clear();
-  const ListAt<uint32_t> tables = choice_lists_.add(tables_);
+  tables_.add_to(&choice_lists_);
   batch->add_to(&choice_lists_);
   on.timer->begin(Operation::kUpload);
   choice_lists_.send(on.stream);
-  return tables;
+  tables_.put(choice_lists_, on.stream);
 }
 
 void CompressedCache::finish_choice(const StepStream& on) {
@@ -430,6 +433,7 @@ void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const St
     shared_.drop(work.request->kv_entries.place(0, row));
   });
   work.request->kv_entries.drop_all_but(std::move(left));
+  resend_tables(work.request);
 }
 
 // The rows that select_entries has kept, or those that are forced.

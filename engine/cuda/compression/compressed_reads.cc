@@ -1,24 +1,28 @@
 // Which KV entries a step's rows write and read, head by head, as lists for the device.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "engine/base/check.h"
 #include "engine/cuda/compression/compressed_cache.h"
+#include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
 
 // Tables begin anew, and with them all that names a place in one.
 void CompressedCache::clear_tables() {
-  tables_.clear();
+  tables_.clear_step();
   for (Work& work : work_)
-    work.reads.clear(), work.pages.clear(), work.held.clear(), work.dequantized.clear();
+    work.reads.assign(table_heads_.size(), {}), work.pages.assign(shape_.groups.groups(), {}),
+        work.held.clear(), work.dequantized.clear();
 }
 
 void CompressedCache::clear_lists() {
   clear_tables();
   for (LayerLists& lists : layers_) lists = {};
-  visible_.clear(), iota_.clear(), slots_.clear();
+  visible_.clear(), iota_.clear(), slot_rows_.clear(), slot_cells_.clear();
   decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
       score_heads_.clear();
   dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
@@ -28,8 +32,10 @@ void CompressedCache::clear_lists() {
   listed_ = false;
 }
 
-void CompressedCache::write_lists(const StepStream& on) {
+// `listed`: decodes read KV entries though no request has dropped slots.
+void CompressedCache::write_lists(const StepStream& on, bool listed) {
   clear_lists();
+  listed_ = listed;
   // Copies of the KV entries of one page, or of all rows of the step.
   iota_.resize(std::max(memory_.page_tokens, padded_));
   std::iota(iota_.begin(), iota_.end(), 0);
@@ -37,10 +43,10 @@ void CompressedCache::write_lists(const StepStream& on) {
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     LayerLists& lists = layers_[l];
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
-    lists.slots = size(slots_);
-    slots_.resize(slots_.size() + size_t{padded_} * llm_.kv_heads, {kNoBlock, 0});
-    if (kv_entries_.packed())
-      dequantized_slots_.resize(slots_.size()), kv_entries_.packed_heads().begin_layer();
+    if (kv_entries_.packed()) {
+      dequantized_slots_.resize(dequantized_slots_.size() + size_t{padded_} * llm_.kv_heads);
+      kv_entries_.packed_heads().begin_layer();
+    }
     if (pages_ != nullptr) pages_->begin_layer();
     lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
     lists.others.first = size(others_), lists.runs.first = size(runs_), lists.copies.first = size(copies_);
@@ -69,16 +75,47 @@ void CompressedCache::write_lists(const StepStream& on) {
   if (kv_entries_.packed()) grow_dequantized();
   if (partition_ != nullptr) attention_.reserve_splits(rows_ * llm_.kv_heads, partition_->splits_max());
   plan_staged();
+  add_cells();
   send_lists(on);
+}
+
+// Where the step's rows go: a few numbers for each request and table, from which the device finds the slot of
+// each row and head.
+void CompressedCache::add_cells() {
+  slot_rows_.assign(padded_, {});
+  for (Work& work : work_) {
+    if (work.rows.tokens == 0) continue;
+    const auto first = static_cast<uint32_t>(slot_cells_.size());
+    for (const uint32_t head : table_heads_) slot_cells_.push_back(cells_of(work, read_of(&work, head)));
+    for (uint32_t i = 0; i < work.rows.tokens; ++i) slot_rows_[work.rows.row + i] = {first, i};
+  }
+}
+
+RowCells CompressedCache::cells_of(const Work& work, const Read& read) const {
+  RowCells out;
+  out.table = read.table, out.listed = read.listed ? 1 : 0;
+  out.first = out.second = cell_of(work, read, 0);
+  out.split = work.rows.tokens;
+  if (!read.listed || read.sinks == UINT32_MAX || work.rows.context >= read.sinks) return out;
+  out.split = std::min(work.rows.tokens, read.sinks - work.rows.context);
+  out.second = read.sinks + work.rows.context - read.from;
+  return out;
+}
+
+AppendSlot* CompressedCache::slots_of(uint32_t layer) const {
+  return slots_.as<AppendSlot>() + size_t{layer} * slot_rows_.size() * llm_.kv_heads;
 }
 
 void CompressedCache::send_lists(const StepStream& on) {
   lists_.clear();
-  // In steps that repeat only tables differ in length: they are last of what is there then.
-  at_.slots = lists_.add(slots_), at_.decodes = lists_.add(decodes_), at_.iota = lists_.add(iota_);
+  // Decodes first: where they lie is the same in all steps that repeat.
+  at_.decodes = lists_.add(decodes_);
+  at_.slot_rows = lists_.add(slot_rows_), at_.slot_cells = lists_.add(slot_cells_);
+  at_.iota = lists_.add(iota_);
   at_.visible = lists_.add(visible_), at_.chunks = lists_.add(chunks_), at_.others = lists_.add(others_);
   at_.runs = lists_.add(runs_), at_.copies = lists_.add(copies_), at_.holds = lists_.add(holds_);
-  at_.score_heads = lists_.add(score_heads_), at_.tables = lists_.add(tables_);
+  at_.score_heads = lists_.add(score_heads_);
+  tables_.add_to(&lists_);
   at_.dequantized_slots = lists_.add(dequantized_slots_), at_.packs = lists_.add(packs_);
   at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
@@ -86,6 +123,14 @@ void CompressedCache::send_lists(const StepStream& on) {
   if (partition_ != nullptr) partition_->add_to(&lists_);
   on.timer->begin(Operation::kUpload);
   lists_.send(on.stream);
+  tables_.put(lists_, on.stream);
+  RowSlotArgs slots{tables_.on_device(), lists_.at(at_.slot_rows), lists_.at(at_.slot_cells),
+                    head_cells_on_.as<HeadCells>(), slots_.as<AppendSlot>()};
+  slots.row_count = static_cast<uint32_t>(slot_rows_.size());
+  slots.layers = llm_.layers, slots.kv_heads = llm_.kv_heads;
+  slots.page_tokens = memory_.page_tokens, slots.columns = kv_entries_.columns();
+  must(write_row_slots(slots, on.stream), "write_row_slots", 0,
+       [&] { return fmt::format("{} rows", slots.row_count); });
   if (score_heads_.empty()) return;
   AttentionScoreArgs attention_scores = attention_score_args(nullptr);
   for (const LayerLists& lists : layers_)
@@ -93,14 +138,31 @@ void CompressedCache::send_lists(const StepStream& on) {
   scores_->reserve_attention_scores(attention_scores);
 }
 
+// Whether rows take part in attention alone: nothing of them is captured or gathered.
+bool CompressedCache::reads_alone(const cpu::StepRows& rows) const {
+  return !scores_->observes(rows) && scores_->capture_range(rows).count == 0;
+}
+
 // Whether the step has decodes alone, of which nothing is captured, gathered or compressed. Packed KV entries
 // have more lists.
 bool CompressedCache::has_decodes_alone() const {
-  if (probing_.has_value() || kv_entries_.packed() || partition_ != nullptr) return false;
-  return attention_.decode_takes() && std::all_of(work_.begin(), work_.end(), [&](const Work& work) {
-           return work.compression == nullptr && work.rows.tokens == 1 && !scores_->observes(work.rows) &&
-                  scores_->capture_range(work.rows).count == 0;
+  return !probing_.has_value() && padded_forms() > 0 &&
+         std::all_of(work_.begin(), work_.end(), [&](const Work& work) {
+           return work.compression == nullptr && work.rows.tokens == 1 && reads_alone(work.rows);
          });
+}
+
+uint32_t CompressedCache::padded_forms() const {
+  if (kv_entries_.packed() || partition_ != nullptr || !attention_.decode_takes()) return 0;
+  if (!reads_alone({.tokens = 1, .samples = true})) return 0;
+  return shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1 ? 2 : 1;
+}
+
+void CompressedCache::fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) {
+  work_.clear();
+  rows_ = padded_ = 0;
+  pad(size, rows);
+  write_lists(on, form == 1);
 }
 
 // Rows of no request, which read and write nothing, up to `size` rows.
@@ -115,10 +177,9 @@ bool CompressedCache::repeats(StepGraphKey* graph_key) const {
   if (decodes_.size() != size_t{padded_} * llm_.kv_heads * llm_.layers) return false;
   if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty())
     return false;
-  lists_.add_to(graph_key, at_.slots);
   lists_.add_to(graph_key, at_.decodes);
   graph_key->add(uint64_t{listed_});
-  graph_key->add(lists_.at(at_.tables));
+  graph_key->add(tables_.on_device());
   return true;
 }
 
@@ -126,10 +187,6 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
   const uint32_t head = layer * llm_.kv_heads + kv_head;
   const uint32_t group = shape_.groups.group_of(head), column = shape_.groups.column_of(head);
   const Read& read = read_of(work, head);
-  for (uint32_t i = 0; i < work->rows.tokens; ++i) {
-    slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
-        slot_of(*work, read, column, i);
-  }
   if (work->rows.staged && !read.listed) add_copy(group, column, work, read);
   if (read.from != 0 || read.sinks != UINT32_MAX) add_holds(head, work);
   if (kv_entries_.packed()) add_dequantized(layer, kv_head, work, read);
@@ -143,24 +200,30 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
 }
 
 const CompressedCache::Read& CompressedCache::read_of(Work* work, uint32_t head) {
-  const uint32_t group = shape_.groups.group_of(head);
-  const std::pair<uint32_t, uint32_t> key{group, kv_entries_.lane_of(head)};
-  const auto known = work->reads.find(key);
-  if (known != work->reads.end()) return known->second;
-  const Read made = shape_.is_ring(group)                              ? ring_read(work, head)
-                    : shape_.slot_retention == SlotRetention::kInPlace ? in_place_read(work)
-                                                                       : move_read(work, head);
-  return work->reads.emplace(key, made).first->second;
+  std::optional<Read>& known = work->reads[head_cells_[head].cells];
+  if (known.has_value()) return *known;
+  const bool ring = shape_.is_ring(shape_.groups.group_of(head));
+  known = ring                                               ? ring_read(work, head)
+          : shape_.slot_retention == SlotRetention::kInPlace ? in_place_read(work)
+                                                             : move_read(work, head);
+  return *known;
 }
 
 // All pages of a group, where tables stand.
 uint32_t CompressedCache::pages_of(Work* work, uint32_t group) {
-  const auto known = work->pages.find(group);
-  if (known != work->pages.end()) return known->second;
-  const auto at = static_cast<uint32_t>(tables_.size());
-  for (const PageId page : work->request->kv_entries.pages(group)) tables_.push_back(raw(page));
-  work->pages[group] = at;
-  return at;
+  std::optional<uint32_t>& known = work->pages[group];
+  if (known.has_value()) return *known;
+  const std::span<const PageId> pages = work->request->kv_entries.pages(group);
+  const auto count = static_cast<uint32_t>(pages.size());
+  known = tables_.keep(&work->request->tables[group], count, [&](uint32_t i) { return raw(pages[i]); });
+  for (uint32_t i = 0; memory_.poison && i < count; ++i) KVT_CHECK(tables_[*known + i] == raw(pages[i]));
+  return *known;
+}
+
+// Tables of the request may have other numbers than were sent, besides those that follow.
+void CompressedCache::resend_tables(Request* request) {
+  for (DeviceTables::Table& table : request->tables) table.sent = 0;
+  request->kv_entry_table.sent = 0;
 }
 
 uint32_t CompressedCache::past(const Work& work, uint32_t head) const {
@@ -185,11 +248,11 @@ CompressedCache::Read CompressedCache::move_read(Work* work, uint32_t head) {
               work->request->kv_entries.pages(group).size() * uint64_t{page});
     return out;
   }
-  out.table = static_cast<uint32_t>(tables_.size());
+  out.table = tables_.size();
   for (uint32_t i = 0; i < out.before / page; ++i)
-    tables_.push_back(raw(work->request->kv_entries.pages(group)[i]));
+    tables_.add(raw(work->request->kv_entries.pages(group)[i]));
   const uint32_t scratch = div_ceil(out.before % page + work->rows.tokens, page);
-  for (uint32_t i = 0; i < scratch; ++i) tables_.push_back(kv_entries_.scratch(head, work->scratch + i));
+  for (uint32_t i = 0; i < scratch; ++i) tables_.add(kv_entries_.scratch(head, work->scratch + i));
   return out;
 }
 
@@ -210,21 +273,21 @@ CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
     out.slot = shape_.ring_slot(context);
     return out;
   }
-  const auto scratch = static_cast<uint32_t>(tables_.size());
+  const auto scratch = tables_.size();
   for (uint32_t i = 0; i < div_ceil(work->rows.tokens, page); ++i)
-    tables_.push_back(kv_entries_.scratch(head, work->scratch + i));
+    tables_.add(kv_entries_.scratch(head, work->scratch + i));
   work->held[{group, kv_entries_.lane_of(head)}] = scratch;
   out.listed = true;
   out.sinks = shape_.ring_sinks();
   out.from = std::max(shape_.first_in_ring(context), out.sinks);
-  out.table = static_cast<uint32_t>(tables_.size());
+  out.table = tables_.size();
   const auto add = [&](uint32_t position) {
     const uint32_t row = position - context;
     if (position < context) {
       const cpu::Place place = work->request->kv_entries.ring_place(group, position);
-      tables_.push_back(place.page * page + place.slot);
+      tables_.add(place.page * page + place.slot);
     } else {
-      tables_.push_back(tables_[scratch + row / page] * page + row % page);
+      tables_.add(tables_[scratch + row / page] * page + row % page);
     }
   };
   for (uint32_t p = 0; p < std::min(out.sinks, end); ++p) add(p);
@@ -253,13 +316,20 @@ CompressedCache::Read CompressedCache::in_place_read(Work* work) {
     out.table = pages_of(work, 0);
     return out;
   }
-  out.table = static_cast<uint32_t>(tables_.size());
-  for (uint32_t kv_entry = 0; kv_entry < kv_entries.kv_entries(0); ++kv_entry) {
+  const auto id = [&](uint32_t kv_entry) {
     const cpu::Place place = kv_entries.place(0, kv_entry);
-    tables_.push_back(place.page * page + place.slot);
+    return place.page * page + place.slot;
+  };
+  const uint32_t count = kv_entries.kv_entries(0);
+  if (!staged) {
+    out.table = tables_.keep(&work->request->kv_entry_table, count, id);
+    for (uint32_t i = 0; memory_.poison && i < count; ++i) KVT_CHECK(tables_[out.table + i] == id(i));
+    return out;
   }
-  for (uint32_t row = 0; staged && row < work->rows.tokens; ++row)
-    tables_.push_back(kv_entries_.scratch(0, work->scratch + row / page) * page + row % page);
+  out.table = tables_.size();
+  for (uint32_t kv_entry = 0; kv_entry < count; ++kv_entry) tables_.add(id(kv_entry));
+  for (uint32_t row = 0; row < work->rows.tokens; ++row)
+    tables_.add(kv_entries_.scratch(0, work->scratch + row / page) * page + row % page);
   return out;
 }
 
@@ -267,21 +337,11 @@ CompressedCache::Read CompressedCache::in_place_read(Work* work) {
 uint32_t CompressedCache::listed(Work* work, const Read& read, uint32_t kv_entries) {
   const uint32_t page = memory_.page_tokens;
   if (read.listed || page == 1) return read.table;
-  const auto at = static_cast<uint32_t>(tables_.size());
+  const auto at = tables_.size();
   for (uint32_t kv_entry = 0; kv_entry < kv_entries; ++kv_entry)
-    tables_.push_back(tables_[read.table + kv_entry / page] * page + kv_entry % page);
+    tables_.add(tables_[read.table + kv_entry / page] * page + kv_entry % page);
   static_cast<void>(work);
   return at;
-}
-
-AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const {
-  const uint32_t page = memory_.page_tokens, columns = kv_entries_.columns();
-  if (!read.listed) {
-    const uint32_t kv_entry = cell_of(work, read, row);
-    return {tables_[read.table + kv_entry / page] * columns + column, kv_entry % page};
-  }
-  const uint32_t id = tables_[read.table + cell_of(work, read, row)];
-  return {id / page * columns + column, id % page};
 }
 
 void CompressedCache::add_rows(uint32_t head, uint32_t column, Work* work, const Read& read) {

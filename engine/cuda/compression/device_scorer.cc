@@ -10,13 +10,14 @@
 #include "engine/cuda/device/cuda_check.h"
 #include "kernels/common/small_floats.h"
 #include "kernels/scoring/cuda/score_keys_cuda.h"
-#include "kernels/scoring/cuda/scorer_state.h"
 
 namespace kvtwin::cuda {
 
 using kernels::ScoreSource;
 
 namespace {
+
+constexpr uint32_t kQueryRows = 32;  // room for queries is a multiple
 
 void started(cudaError_t error, const char* kernel, uint32_t heads, uint32_t rows) {
   must(error, kernel, 0, [&] { return fmt::format("{} heads, {} rows at most", heads, rows); });
@@ -68,6 +69,15 @@ bool DeviceScorer::has_scorer_state() const {
 
 bool DeviceScorer::scorer_state_is_gates() const { return source() == ScoreSource::kGates; }
 
+bool DeviceScorer::asks_positions() const { return state_score() != StateScore::kPlain; }
+
+StateScore DeviceScorer::state_score() const {
+  if (config_.spec.scorer->weights == kernels::TrainedWeights::kDecayGates) return StateScore::kDecayed;
+  const bool per_row =
+      source() == ScoreSource::kPromptSums && config_.spec.observed == kernels::ObservedForm::kPerRow;
+  return per_row ? StateScore::kPerRow : StateScore::kPlain;
+}
+
 bool DeviceScorer::score_heads() const { return source() == ScoreSource::kWindowQueries && !on_host(); }
 
 bool DeviceScorer::probes() const {
@@ -109,15 +119,49 @@ void DeviceScorer::begin_rows(const cpu::StepRows& rows, State* state) {
   const uint32_t needed = retained == cpu::kAllRows ? had + rows.tokens : retained;
   if (needed <= state->room) return;
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
-  State larger;
-  larger.room = retained == cpu::kAllRows ? 2 * needed : needed, larger.phases = state->phases;
-  grow(&larger.queries, Buffer::Kind::kDevice, 2 * row * larger.room * llm_->layers, "captured queries");
+  State larger = take_queries(retained == cpu::kAllRows ? 2 * needed : needed);
+  larger.phases = state->phases;
   for (uint32_t l = 0; had > 0 && l < llm_->layers; ++l) {  // nothing is in flight
     must(cudaMemcpy(larger.queries.as<char>(l * larger.room * row), queries(*state, l), had * row,
                     cudaMemcpyDeviceToDevice),
          "copy of queries", had * row);
   }
+  end_rows(state);
   *state = std::move(larger);
+}
+
+DeviceScorer::State DeviceScorer::take_queries(uint32_t rows) {
+  const auto free = std::find_if(free_queries_.begin(), free_queries_.end(),
+                                 [&](const State& one) { return one.room >= rows; });
+  State out;
+  if (free != free_queries_.end()) {
+    out = std::move(*free);
+    free_queries_.erase(free);
+    return out;
+  }
+  const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
+  out.room = div_ceil(rows, kQueryRows) * kQueryRows;
+  grow(&out.queries, Buffer::Kind::kDevice, 2 * row * out.room * llm_->layers, "captured queries");
+  return out;
+}
+
+void DeviceScorer::end_rows(State* state) {
+  State ended = std::exchange(*state, State{});
+  if (ended.room == 0) return;
+  ended.phases.clear(), ended.side = 0;
+  free_queries_.push_back(std::move(ended));
+}
+
+void DeviceScorer::reserve_queries() {
+  const uint32_t rows = capture_range({.tokens = 1, .prompt = true}).kept;
+  if (rows == 0 || rows == cpu::kAllRows) return;
+  State first = take_queries(rows), second = take_queries(rows);
+  end_rows(&first), end_rows(&second);
+}
+
+bool DeviceScorer::captures_prompts_alone() const {
+  return config_.compression_trigger != CompressionTrigger::kDecodeStep &&
+         !config_.spec.scorer->watches_decodes;
 }
 
 const __nv_bfloat16* DeviceScorer::queries(const State& state, uint32_t layer) const {
@@ -261,11 +305,8 @@ void DeviceScorer::score(const RankBatch& batch, const DeviceLists& lists, uint3
                         count,
                         batch.rows_max,
                         tokens};
-    const bool per_row =
-        source() == ScoreSource::kPromptSums && spec.observed == kernels::ObservedForm::kPerRow;
-    if (per_row) args.kind = StateScore::kPerRow;
-    if (spec.scorer->weights == kernels::TrainedWeights::kDecayGates)
-      args.kind = StateScore::kDecayed, ++args.now;
+    args.kind = state_score();
+    if (args.kind == StateScore::kDecayed) ++args.now;
     return started(score_from_state(args, stream), "score_from_state", count, batch.rows_max);
   }
   const KeyScoreArgs args{memory_->kv_entries(tables, listed),

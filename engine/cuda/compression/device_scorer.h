@@ -20,6 +20,7 @@
 #include "engine/cuda/compression/rank_batch.h"
 #include "engine/cuda/kv_cache.h"
 #include "engine/methods/scorer_spec.h"
+#include "kernels/scoring/cuda/scorer_state.h"
 #include "kernels/scoring/score.h"
 
 namespace kvtwin::cuda {
@@ -43,10 +44,17 @@ class DeviceScorer {
   bool has_scorer_state() const;
   bool score_heads() const;  // at the queries that were captured
   bool scorer_state_is_gates() const;
+  bool asks_positions() const;  // scores of state depend on how old a KV entry is
   // Scores that the host computes from positions.
   bool by_position() const;
   const kernels::ScoreSpec& spec() const { return config_.spec; }
 
+  // Room for the queries of two prompts: the one that a step completes, and the one that it begins.
+  void reserve_queries();
+  // The request captures nothing any more, and nothing of it is asked for: others take its room.
+  void end_rows(State* state);
+  // Whether that is so once its prompt is complete and compressed.
+  bool captures_prompts_alone() const;
   // An entry of the request starts.
   void begin_rows(const cpu::StepRows& rows, State* state);
   // The query rows that are captured while these are computed.
@@ -89,12 +97,15 @@ class DeviceScorer {
   void reserve_attention_scores(const AttentionScoreArgs& attention_scores);
 
  private:
+  StateScore state_score() const;
+  State take_queries(uint32_t rows);
   kernels::ScoreSource source() const { return config_.spec.scorer->source; }
 
   Config config_;
   const LlmSpec* llm_ = nullptr;
   const KvEntryMemory* memory_ = nullptr;
   KvEntryGates gates_;
+  std::vector<State> free_queries_;  // room of requests that need it no more
   Buffer scores_, sums_, score_workspace_, keydiff_;
 };
 

@@ -31,8 +31,7 @@ void IntentScores::remember(SessionId session, const DeviceScorer& scores,
   if (spec_.intent.memory_pre_rope)
     return memory_.remember(session, scores.fetch_queries(captured, stream), tokens);
   const uint64_t count = llm_.layers * width(), bytes = count * sizeof(float);
-  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
-  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+  reserve_numbers(1);
   const auto rows = static_cast<uint32_t>(captured.phases.size());
   const auto shape = [&] { return fmt::format("{} layers, {} rows", llm_.layers, rows); };
   must(intent_means(scores.queries(captured, 0), captured.room * width(), llm_.layers, rows,
@@ -45,11 +44,31 @@ void IntentScores::remember(SessionId session, const DeviceScorer& scores,
   memory_.remember_means(session, {numbers_host_.as<float>(), count});
 }
 
+void IntentScores::reserve(uint32_t rows) {
+  reserve_numbers(1);
+  IntentScoreArgs what;
+  what.rows = rows;
+  what = sized(what);
+  if (corrects()) residual_args(what, {}, nullptr);
+}
+
+void IntentScores::reserve_numbers(uint64_t turns) {
+  const uint64_t bytes = (turns * llm_.layers * width() + llm_.head_dim) * sizeof(float);
+  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
+  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+}
+
+IntentScoreArgs IntentScores::sized(IntentScoreArgs what) {
+  what.layers = llm_.layers, what.query_heads = llm_.query_heads, what.kv_heads = llm_.kv_heads;
+  grow(&workspace_, Buffer::Kind::kDevice, intent_floats(what) * sizeof(float), "logits of IntentKV's rule");
+  what.workspace = workspace_.as<float>();
+  return what;
+}
+
 // The turns' memories, oldest first, and what the residual takes of the newest.
 void IntentScores::send_memory(const std::vector<cpu::IntentMemory::ByLayer>& turns, cudaStream_t stream) {
   const uint64_t count = turns.size() * llm_.layers * width() + llm_.head_dim, bytes = count * sizeof(float);
-  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
-  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+  reserve_numbers(turns.size());
   float* next = numbers_host_.as<float>();
   for (const cpu::IntentMemory::ByLayer& turn : turns) {
     for (const std::vector<float>& layer : turn) next = std::copy(layer.begin(), layer.end(), next);
@@ -87,9 +106,7 @@ void IntentScores::score(SessionId session, IntentScoreArgs what, const Asked& a
   }
   send_memory(*turns, stream);
   what.scale = 1 / (std::sqrt(static_cast<float>(llm_.head_dim)) * spec_.intent.temperature);
-  what.layers = llm_.layers, what.query_heads = llm_.query_heads, what.kv_heads = llm_.kv_heads;
-  grow(&workspace_, Buffer::Kind::kDevice, intent_floats(what) * sizeof(float), "logits of IntentKV's rule");
-  what.workspace = workspace_.as<float>();
+  what = sized(what);
   const uint64_t each = llm_.layers * width();
   IntentResidualArgs residual;
   if (corrects()) residual = residual_args(what, asked, numbers_.as<float>() + turns->size() * each);

@@ -27,6 +27,8 @@ class IntentScores {
                 uint32_t tokens, cudaStream_t stream);
   void forget(SessionId session) { memory_.forget(session); }
   const cpu::IntentMemory& memory() const { return memory_; }
+  // Room for `rows` KV entries that are ranked, and for the memory of one turn.
+  void reserve(uint32_t rows);
   bool on_device() const { return spec_.scorer->device != kernels::DeviceScores::kHost; }
 
   // Scores the ranked KV entries. `what` locates them; its memory and the sizes of the LLM are filled in
@@ -48,6 +50,8 @@ class IntentScores {
 
  private:
   bool corrects() const { return spec_.scorer->weights == kernels::TrainedWeights::kResidual; }
+  IntentScoreArgs sized(IntentScoreArgs what);
+  void reserve_numbers(uint64_t turns);
   void send_memory(const std::vector<cpu::IntentMemory::ByLayer>& turns, cudaStream_t stream);
   IntentResidualArgs residual_args(const IntentScoreArgs& rule, const Asked& asked, const float* mbar);
   uint64_t width() const { return uint64_t{llm_.query_heads} * llm_.head_dim; }

@@ -33,14 +33,23 @@ Result<DevicePages> DevicePages::make_packed(uint64_t part_bytes, uint32_t layer
   if (!far) return tl::unexpected<Error>(far.error());
   out.gpu_ = std::move(*near);
   out.host_ = std::move(*far);
+  out.host_pages_ = out.host_.as<char>();
+  out.host_page_bytes_ = out.page_bytes();
   return out;
+}
+
+void DevicePages::share_host(const DevicePages& larger) {
+  KVT_CHECK(pages_host_ == 0 && page_bytes() <= larger.host_page_bytes_);
+  pages_host_ = larger.pages_host_;
+  host_pages_ = larger.host_pages_;
+  host_page_bytes_ = larger.host_page_bytes_;
 }
 
 DevicePages::Place DevicePages::place(PageId page) const {
   const uint32_t number = raw(page);
   KVT_CHECK(number < uint64_t{pages_gpu_} + pages_host_);
   if (number < pages_gpu_) return {gpu_.as<char>(number * part_bytes_), layer_bytes()};
-  return {host_.as<char>((number - pages_gpu_) * page_bytes()), part_bytes_};
+  return {host_pages_ + (number - pages_gpu_) * host_page_bytes_, part_bytes_};
 }
 
 void DevicePages::copy(PageId source, PageId target, cudaStream_t stream) const {

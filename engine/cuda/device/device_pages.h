@@ -27,6 +27,9 @@ class DevicePages {
   static Result<DevicePages> make(const LlmSpec& llm, uint32_t page_tokens, uint32_t gpu, uint32_t host);
   // Of any format: `part_bytes` are one page's in one layer.
   static Result<DevicePages> make_packed(uint64_t part_bytes, uint32_t layers, uint32_t gpu, uint32_t host);
+  // The host pages of `larger` become those of this too: each holds a copy from either. REQUIRES: this has
+  // none, and its pages are not larger.
+  void share_host(const DevicePages& larger);
 
   __nv_bfloat16* layer(uint32_t index) const { return gpu_.as<__nv_bfloat16>(index * layer_bytes()); }
   uint8_t* packed_layer(uint32_t index) const { return gpu_.as<uint8_t>(index * layer_bytes()); }
@@ -34,7 +37,9 @@ class DevicePages {
   // Of one page in one layer.
   uint64_t part_bytes() const { return part_bytes_; }
   // One layer's part of the host's first page; those of the pages behind it follow every page_bytes().
-  __nv_bfloat16* host_layer(uint32_t index) const { return host_.as<__nv_bfloat16>(index * part_bytes_); }
+  __nv_bfloat16* host_layer(uint32_t index) const {
+    return reinterpret_cast<__nv_bfloat16*>(host_pages_ + index * part_bytes_);
+  }
 
   void copy(PageId source, PageId target, cudaStream_t stream) const;
   // Every value becomes NaN (packed ones: their scales). REQUIRES: a page of the GPU.
@@ -49,7 +54,9 @@ class DevicePages {
   uint64_t layer_bytes() const { return part_bytes_ * pages_gpu_; }
 
   Buffer gpu_, host_;
-  uint64_t part_bytes_ = 0;  // of one page in one layer
+  char* host_pages_ = nullptr;    // in host_, or in that of others
+  uint64_t host_page_bytes_ = 0;  // from one to the next
+  uint64_t part_bytes_ = 0;       // of one page in one layer
   uint32_t layers_ = 0, pages_gpu_ = 0, pages_host_ = 0;
 };
 

@@ -29,21 +29,23 @@ void add_cell(std::vector<KvEntrySpan>* spans, uint32_t source, uint32_t target,
 
 Result<OwnedCache> MixedPrecisionCache::make(const MixedPrecisionOptions& options, const KvMemory& memory,
                                              const LlmSpec* llm) {
-  KVT_CHECK(memory.pages_host == 0 && options.pages_int2 <= memory.pages_gpu);
+  KVT_CHECK(options.pages_int2 <= memory.pages_gpu);
   std::unique_ptr<MixedPrecisionCache> out(new MixedPrecisionCache(options, memory, llm));
   const PageShape shape{memory.page_tokens, llm->head_dim, options.group};
   const struct {
     Format format;
-    uint32_t pages;
-  } rows[] = {{Format::kInt2, options.pages_int2}, {Format::kInt4, memory.pages_gpu - options.pages_int2}};
+    uint32_t pages, pages_host;
+  } rows[] = {{Format::kInt2, options.pages_int2, 0},
+              {Format::kInt4, memory.pages_gpu - options.pages_int2, memory.pages_host}};
   for (size_t i = 0; i < 2; ++i) {
     PackedPages& pool = out->pools_[i];
     pool.format = rows[i].format, pool.shape = shape;
     Result<DevicePages> pages = DevicePages::make_packed(page_bytes(pool.format, shape) * llm->kv_heads,
-                                                         llm->layers, rows[i].pages, 0);
+                                                         llm->layers, rows[i].pages, rows[i].pages_host);
     if (!pages) return tl::unexpected<Error>(pages.error());
     pool.pages = std::move(*pages);
   }
+  out->pools_[0].pages.share_host(out->pools_[1].pages);
   Result<StagedEntries> staged = StagedEntries::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens,
                                                      memory.rows_max, memory.poison);
   if (!staged) return tl::unexpected<Error>(staged.error());
@@ -68,9 +70,15 @@ uint32_t MixedPrecisionCache::waiting_kv_entry(const RequestPart& request_part, 
   return (request_part.waiting_page - memory_.pages_gpu) * memory_.page_tokens + slot;
 }
 
+PageId MixedPrecisionCache::page_in(uint32_t pool, PageId page) const {
+  const bool on_host = raw(page) >= memory_.pages_gpu;
+  const uint32_t others = pool == 0 ? memory_.pages_gpu - options_.pages_int2 : options_.pages_int2;
+  return PageId{raw(page) - (on_host || pool == 1 ? others : 0)};
+}
+
 void MixedPrecisionCache::poison(PageId page, cudaStream_t stream) {
-  const bool low_bit = kv_entries_.is_int2(raw(page));
-  pools_[low_bit ? 0 : 1].pages.poison(PageId{raw(page) - (low_bit ? 0 : options_.pages_int2)}, stream);
+  const uint32_t pool = pool_of(raw(page));
+  pools_[pool].pages.poison(page_in(pool, page), stream);
 }
 
 void MixedPrecisionCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -254,12 +262,13 @@ void MixedPrecisionCache::attend(uint32_t layer, const LayerRows& tensors, const
   }
 }
 
-void MixedPrecisionCache::copy(PageId, PageId, cudaStream_t) {
-  KVT_CHECK(!"pages of two formats are not copied");
+void MixedPrecisionCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  const uint32_t pool = pool_of(std::min(raw(source), raw(target)));  // of the page on the GPU
+  pools_[pool].pages.copy(page_in(pool, source), page_in(pool, target), stream);
 }
 
-bool MixedPrecisionCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  return fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
+void MixedPrecisionCache::fill_up(uint32_t, uint32_t size, const StepStream& on, StepRows* rows) {
+  fill_up_packed(size, kDecodePool, &staged_, &fused_, on, rows);
 }
 
 void MixedPrecisionCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

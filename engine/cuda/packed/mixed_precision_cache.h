@@ -7,7 +7,8 @@
 //     and a kernel does that (packed_attention.h);
 //   * all other rows read what is staged (staged_entries.h), by position;
 //   * KV entries that wait for their group lie in a page of exact KV entries for each request;
-//   * KV entries that age are unpacked to bf16 and packed again, before anything else of a step.
+//   * KV entries that age are unpacked to bf16 and packed again, before anything else of a step;
+//   * pages are copied whole between tiers. A host page has room for a page of either format.
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_MIXED_PRECISION_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_PACKED_MIXED_PRECISION_CACHE_H_
@@ -38,10 +39,10 @@ class MixedPrecisionCache final : public KvCache {
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,
            DataOutcomes*) override {}
   void notify(const Command& command) override { kv_entries_.notify(command); }
-  // REQUIRES: never; there is no other tier.
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  uint32_t padded_forms() const override { return fused_.ready() ? 1 : 0; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   using RequestPart = cpu::MixedPrecisionEntries::RequestPart;
@@ -60,8 +61,9 @@ class MixedPrecisionCache final : public KvCache {
     uint32_t kv_entries = 0, end = 0;
   };
 
-  // Of pools_, and of its pages.
-  uint32_t pool_of(uint32_t page) const { return kv_entries_.is_int2(page) ? 0 : 1; }
+  uint32_t pool_of(uint32_t page) const { return kv_entries_.is_int2(page) ? 0 : 1; }  // of pools_
+  // The number of a page within a pool; that of a host page if it has a copy from there.
+  PageId page_in(uint32_t pool, PageId page) const;
   uint32_t kv_entry(uint32_t page, uint32_t slot) const;
   uint32_t waiting_kv_entry(const RequestPart& request_part, uint32_t slot) const;
   void poison(PageId page, cudaStream_t stream);

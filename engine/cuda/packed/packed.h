@@ -34,7 +34,7 @@ std::optional<std::string> check_packed(Format format, uint32_t group, const Llm
 
 // One format on pages by position, or KIVI (packed_cache.h); int2 and int4 by tag (mixed_precision_cache.h).
 // `llm` must outlive them. Wrong: no room. REQUIRES: check_packed() has nothing to say of any of their
-// formats; dual: memory.pages_host == 0.
+// formats.
 Result<OwnedCache> make_packed(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm);
 Result<OwnedCache> make_mixed_precision(const MixedPrecisionOptions& options, const KvMemory& memory,
                                         const LlmSpec* llm);

@@ -130,15 +130,13 @@ void add_packed_padding(uint32_t size, size_t pool, StagedEntries* staged, Packe
   }
 }
 
-bool fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+void fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
                     const StepStream& on, StepRows* rows) {
-  if (!fused->ready()) return false;
   staged->clear();
   fused->clear();
   add_packed_padding(size, pool, staged, fused, rows);
   staged->send(on);
   fused->send(on);
-  return true;
 }
 
 }  // namespace kvtwin::cuda

@@ -69,7 +69,7 @@ class PackedAttention {
 void add_packed_padding(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
                         StepRows* rows);
 // KvCache::fill_up() for packed pages.
-bool fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
+void fill_up_packed(uint32_t size, size_t pool, StagedEntries* staged, PackedAttention* fused,
                     const StepStream& on, StepRows* rows);
 
 }  // namespace kvtwin::cuda

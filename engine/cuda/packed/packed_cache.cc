@@ -79,8 +79,8 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
   if (kivi()) exact_.reserve(slots_);
 }
 
-bool PackedCache::fill_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  return !kivi() && fill_up_packed(size, 0, &staged_, &fused_, on, rows);
+void PackedCache::fill_up(uint32_t, uint32_t size, const StepStream& on, StepRows* rows) {
+  fill_up_packed(size, 0, &staged_, &fused_, on, rows);
 }
 
 void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {

@@ -45,7 +45,8 @@ class PackedCache final : public KvCache {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
   // KIVI's steps are padded, but what they start also depends on whether keys are packed.
-  bool fill_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  uint32_t padded_forms() const override { return !kivi() && fused_.ready() ? 1 : 0; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   struct Request {

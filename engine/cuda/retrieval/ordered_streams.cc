@@ -11,6 +11,7 @@ namespace kvtwin::cuda {
 namespace {
 
 constexpr uint64_t kDelayMax = 200'000;  // ns
+constexpr StreamKind kOwn[] = {StreamKind::kRecall, StreamKind::kOffload, StreamKind::kSelect};
 
 }  // namespace
 
@@ -19,10 +20,12 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
   int low = 0, high = 0;
   if (Result<void> ok = check(cudaDeviceGetStreamPriorityRange(&low, &high), "stream priorities", ""); !ok)
     return tl::unexpected<Error>(ok.error());
-  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload}) {
+  for (const StreamKind stream_kind : kOwn) {
+    // Choices for the next step take what attention leaves free; copies keep PCIe busy.
+    const int priority = stream_kind == StreamKind::kSelect ? low : high;
     if (Result<void> ok =
             check(cudaStreamCreateWithPriority(&out->streams_[static_cast<uint32_t>(stream_kind)],
-                                               cudaStreamNonBlocking, high),
+                                               cudaStreamNonBlocking, priority),
                   "cudaStreamCreate", "");
         !ok)
       return tl::unexpected<Error>(ok.error());
@@ -43,7 +46,7 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
 }
 
 OrderedStreams::~OrderedStreams() {
-  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload}) {
+  for (const StreamKind stream_kind : kOwn) {
     if (stream(stream_kind) == nullptr) continue;
     cudaStreamSynchronize(stream(stream_kind));  // memory in use by running work must not be freed
     cudaStreamDestroy(stream(stream_kind));
@@ -88,22 +91,20 @@ void OrderedStreams::hold(cudaStream_t other, const StepEvent& event) {
   must(cudaStreamWaitEvent(other, events_[number(event)]), "cudaStreamWaitEvent");
 }
 
-void OrderedStreams::wait_for_recalls() {
-  must(cudaStreamSynchronize(stream(StreamKind::kRecall)), "recall of pages");
-  // Later work is started by the host, so it is ordered after the recall on every stream.
-  if (tests_.watch == nullptr) return;
-  constexpr uint32_t kHost = UINT32_MAX;
-  tests_.watch->recorded(kHost, static_cast<uint32_t>(StreamKind::kRecall));
-  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kOffload})
-    tests_.watch->waited(static_cast<uint32_t>(stream_kind), kHost);
+void OrderedStreams::wait_for(StreamKind stream_kind) {
+  must(cudaStreamSynchronize(stream(stream_kind)), "wait for a stream", 0,
+       [&] { return std::string(name_of(stream_kind)); });
+  waited_for(stream_kind);
 }
 
-void OrderedStreams::step_ended() {
+void OrderedStreams::step_ended() { waited_for(StreamKind::kCompute); }
+
+// Later work is started by the host, so it is ordered after the stream on every other one.
+void OrderedStreams::waited_for(StreamKind stream_kind) {
   if (tests_.watch == nullptr) return;
   constexpr uint32_t kHost = UINT32_MAX;
-  tests_.watch->recorded(kHost, static_cast<uint32_t>(StreamKind::kCompute));
-  for (const StreamKind stream_kind : {StreamKind::kRecall, StreamKind::kOffload})
-    tests_.watch->waited(static_cast<uint32_t>(stream_kind), kHost);
+  tests_.watch->recorded(kHost, static_cast<uint32_t>(stream_kind));
+  for (uint32_t other = 0; other < kStreamKinds; ++other) tests_.watch->waited(other, kHost);
 }
 
 void OrderedStreams::delay_for_tests(StreamKind stream_kind) {

@@ -1,9 +1,9 @@
 // The streams of a RetrievedCache and the events between them: the edges of
 // docs/design/methods/freekv.md#recall, each in one place.
 //
-// While they are captured (step_graphs.h), compute and recall are two graphs, joined by external events: a
-// recall may still run when the step after it begins, so it cannot be part of a graph that the host waits
-// for.
+// While they are captured (step_graphs.h), compute, select and recall are three graphs, joined by external
+// events: a recall may still run when the step after it begins, so it cannot be part of a graph that the host
+// waits for.
 //
 // For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
 // notified of everything, or of everything but one edge.
@@ -45,8 +45,8 @@ class OrderedStreams {
   void wait(StreamKind stream_kind, const StepEvent& event);
   // Another owner's stream waits. (HappensBefore does not know it.)
   void hold(cudaStream_t other, const StepEvent& event);
-  // The host waits for the recall stream.
-  void wait_for_recalls();
+  // The host waits for a stream.
+  void wait_for(StreamKind stream_kind);
   // The host has waited for the compute stream, and everything that it waited for.
   void step_ended();
   // A moment at which this stream may be late.
@@ -59,6 +59,7 @@ class OrderedStreams {
   bool captured() const { return capturing_ != SideStreams::Capture::kNone; }
 
  private:
+  void waited_for(StreamKind stream_kind);
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
   // The watcher. It is not notified of what is captured for replay, because that does not run yet.
   HappensBefore* watch() const { return capturing_ == SideStreams::Capture::kGraph ? nullptr : tests_.watch; }

@@ -99,19 +99,21 @@ Result<void> RetrievalMemory::take_rows(uint32_t rows, uint32_t candidates) {
   shape_.score_stride = std::max(shape_.score_stride, (candidates + 3) / 4 * 4);
   must(cudaDeviceSynchronize(), "wait for requests that choose pages");
   const uint64_t moves = rows_ * head_lists() * sizeof(RecallMove);
+  const uint64_t scores =
+      uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float);
   const struct {
     Buffer* buffer;
     uint64_t bytes;
     const char* what;
-    bool slots;
-  } all[] = {{&scores_,
-              uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
-              "scores of pages", false},
-             {&before_, moves, "moves before attention", true},
-             {&after_, moves * size_.layers, "moves after attention", true},
-             {&spare_tables_, rows_ * head_lists() * sizeof(uint32_t), "tables", true}};
+    bool needed;
+  } all[] = {{&scores_, scores, "scores of pages", true},
+             {&scores_next_, scores, "scores of pages for the next step", size_.ahead},
+             {&now_, uint64_t{rows_} * shape_.kv_heads * size_.layers, "heads that choose", size_.ahead},
+             {&before_, moves, "moves before attention", size_.slots},
+             {&after_, moves * size_.layers, "moves after attention", size_.ahead},
+             {&spare_tables_, rows_ * head_lists() * sizeof(uint32_t), "tables", size_.slots}};
   for (const auto& one : all) {
-    if (one.slots && !size_.slots) continue;
+    if (!one.needed) continue;
     *one.buffer = Buffer();  // frees before it allocates
     if (Result<void> ok = take(one.bytes, one.what, one.buffer); !ok) return ok;
   }
@@ -124,17 +126,27 @@ void RetrievalMemory::fetch_counts(cudaStream_t stream) const {
        "copy of counts of choices", counts_.bytes());
 }
 
-ChoiceArgs RetrievalMemory::args(uint32_t layer, bool spare) const {
+ChoiceArgs RetrievalMemory::args(uint32_t layer, ChoosesFor step) const {
   ChoiceArgs args;
   args.summaries = summaries(layer);
-  args.scores = scores_.as<float>();
-  args.counts = counts(spare ? size_.layers : layer);
+  args.scores = (step == ChoosesFor::kNextStep ? scores_next_ : scores_).as<float>();
+  args.counts = counts(layer);
+  args.step = step;
   if (!size_.slots) return args;
   args.q_before = q_before(layer);
   args.held = held_.as<uint32_t>(uint64_t{layer} * states_ * head_lists() * sizeof(uint32_t));
   args.before = before_.as<RecallMove>();
+  if (!size_.ahead) return args;
   args.after = after_.as<RecallMove>(uint64_t{layer} * rows_ * head_lists() * sizeof(RecallMove));
+  args.now = now_.as<uint8_t>(uint64_t{layer} * rows_ * shape_.kv_heads);
   return args;
+}
+
+ChoiceArgs RetrievalMemory::spare_args(uint32_t layer) const {
+  ChoiceArgs out = args(layer, ChoosesFor::kThisStep);
+  out.counts = counts(size_.layers);
+  out.now = nullptr;
+  return out;
 }
 
 }  // namespace kvtwin::cuda

@@ -1,5 +1,6 @@
 // What choosing pages keeps on the GPU besides pages (kernels/select/page_choice.h): summaries by page, what
-// slots hold and which query chose it by request and layer, and room for one layer's scores and moves.
+// slots hold and which query chose it by request and layer, and room for one layer's scores and moves of each
+// of the streams that choose.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVAL_MEMORY_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVAL_MEMORY_H_
@@ -18,6 +19,7 @@ class RetrievalMemory {
     uint32_t layers = 0;  // that choose; they are counted from 0 here
     uint32_t owners = 0;  // pages that have summaries
     bool slots = false;   // pages move: there are slots and queries before
+    bool ahead = false;   // heads may choose for the next step, concurrently with those of this one
     // Taken at once: for steps of so many requests, of so many pages to choose from.
     uint32_t requests = 0, candidates = 0;
   };
@@ -41,9 +43,10 @@ class RetrievalMemory {
   ChoiceCounts* counts(uint32_t layer) const { return counts_.as<ChoiceCounts>() + layer; }
   const ChoiceCounts* counts_on_host() const { return counts_host_.as<ChoiceCounts>(); }
   void fetch_counts(cudaStream_t stream) const;
-  // All of one layer's but rows, lists, q and tables. `spare`: its counts are the last ones, which no layer
-  // has.
-  ChoiceArgs args(uint32_t layer, bool spare) const;
+  // All of one layer's but rows, lists, q and tables.
+  ChoiceArgs args(uint32_t layer, ChoosesFor step) const;
+  // The same for rows that trust no choice. Their counts are the last ones, which no layer has.
+  ChoiceArgs spare_args(uint32_t layer) const;
   // Tables for choices that are not read by table.
   uint32_t* spare_tables() const { return spare_tables_.as<uint32_t>(); }
 
@@ -57,7 +60,8 @@ class RetrievalMemory {
   Size size_;
   uint32_t states_ = 0, rows_ = 0;
   uint64_t place_ = 0;
-  Buffer summaries_, held_, q_before_, counts_, counts_host_, scores_, before_, after_, spare_tables_;
+  Buffer summaries_, held_, q_before_, counts_, counts_host_, scores_, scores_next_, before_, after_, now_,
+      spare_tables_;
 };
 
 }  // namespace kvtwin::cuda

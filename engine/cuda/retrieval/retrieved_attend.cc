@@ -14,15 +14,23 @@ namespace {
 
 using Access = HappensBefore::Access;
 
-// Watched memory: KV entries computed here, recalled KV entries, KV entries on the host.
+// Watched memory: KV entries computed here, recalled KV entries, what is chosen by (queries, and which heads
+// choose for this step), what is chosen (pages by slot, and moves), KV entries on the host.
 constexpr const char* kPages = "pages of layer";
 constexpr const char* kSlots = "slots of layer";
+constexpr const char* kQueries = "queries of layer";
+constexpr const char* kChoices = "choices of layer";
 constexpr const char* kHostCopy =
     "host page by layers";           // by page: a step's recalls and offloads use different pages
 constexpr uint32_t kRecallCtas = 4;  // before attention, with nothing else running
 // Concurrently with the step after attention: one warp per SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
+
+// What is chosen or recalled off the compute stream is for the next step.
+ChoosesFor step_of(const ListedOperation& one) {
+  return one.stream == StreamKind::kCompute ? ChoosesFor::kThisStep : ChoosesFor::kNextStep;
+}
 
 }  // namespace
 
@@ -67,13 +75,16 @@ void RetrievedCache::start(const ListedOperation& one, const LayerRows& tensors,
     case Operation::kSummarise:
     case Operation::kOffload:
       return start_sealing(one);
+    case Operation::kCompare:
+      return compare(one.layer, choice_args(one, tensors, rows), stream);
     case Operation::kPageScore:
-      return score(one.layer, choice_args(one.layer, tensors, rows), stream);
+      return score(one, choice_args(one, tensors, rows));
     case Operation::kChoose:
-      return choose(one.layer, choice_args(one.layer, tensors, rows), stream);
+      return choose(one, choice_args(one, tensors, rows));
     case Operation::kRecall:
-      return recall(one.layer, one.stream, choices_.args(chooser(one.layer), false));
+      return recall(one, choices_.args(chooser(one.layer), step_of(one)));
     case Operation::kKeepQuery:
+      order_->touches(StreamKind::kCompute, Access::kWrite, kQueries, one.layer, "stored queries");
       return must(keep_queries(upload_.at(at_.retained), static_cast<uint32_t>(retained_.size()),
                                llm_.query_heads * llm_.head_dim, tensors.q,
                                choices_.q_before(chooser(one.layer)), stream),
@@ -144,45 +155,58 @@ void RetrievedCache::offload(uint32_t layer) {
   }
 }
 
-ChoiceArgs RetrievedCache::choice_args(uint32_t layer, const LayerRows& tensors,
+ChoiceArgs RetrievedCache::choice_args(const ListedOperation& one, const LayerRows& tensors,
                                        const DeviceRows& rows) const {
-  ChoiceArgs args = choices_.args(chooser(layer), false);
+  ChoiceArgs args = choices_.args(chooser(one.layer), step_of(one));
   args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = upload_.at(at_.lists);
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // part of the upload, rewritten for each layer
   if (!forced_outcomes_.empty())
     args.forced_outcome =
-        upload_.at(at_.forced_outcome) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
+        upload_.at(at_.forced_outcome) + size_t{chooser(one.layer)} * args.count * llm_.kv_heads;
   return args;
 }
 
-void RetrievedCache::score(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream) {
-  const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
-  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
-  must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
-}
-
-void RetrievedCache::choose(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream) {
-  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0,
+void RetrievedCache::compare(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream) {
+  order_->touches(StreamKind::kCompute, Access::kWrite, kQueries, layer, "comparison");
+  order_->touches(StreamKind::kCompute, Access::kRead, kChoices, layer, "comparison");
+  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices");
+  must(compare_queries(choices_.shape(), args, stream), "compare_queries", 0,
        [&] { return fmt::format("{} rows, layer {}", args.count, layer); });
 }
 
+void RetrievedCache::score(const ListedOperation& one, const ChoiceArgs& args) {
+  const cudaStream_t stream = order_->stream(one.stream);
+  order_->touches(one.stream, Access::kRead, kQueries, one.layer, "scores");
+  if (args.now == nullptr)
+    must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices");
+  must(score_pages(choices_.shape(), args, stream), "score_pages", 0,
+       [&] { return fmt::format("{} rows, layer {}", args.count, one.layer); });
+}
+
+void RetrievedCache::choose(const ListedOperation& one, const ChoiceArgs& args) {
+  order_->touches(one.stream, Access::kWrite, kChoices, one.layer, "choice");
+  must(choose_pages(choices_.shape(), args, order_->stream(one.stream)), "choose_pages", 0,
+       [&] { return fmt::format("{} rows, layer {}", args.count, one.layer); });
+}
+
 // On the compute stream the list that attention waits for; on the recall stream the next step's.
-void RetrievedCache::recall(uint32_t layer, StreamKind stream_kind, const ChoiceArgs& args) {
-  const bool concurrent = stream_kind == StreamKind::kRecall;
+void RetrievedCache::recall(const ListedOperation& one, const ChoiceArgs& args) {
+  const bool concurrent = step_of(one) == ChoosesFor::kNextStep;
   for (const ChoiceRow& row : choice_rows_) {
     for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
-      order_->touches(stream_kind, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + layer,
+      order_->touches(one.stream, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + one.layer,
                       "recall");
   }
-  order_->touches(stream_kind, Access::kWrite, kSlots, layer, "recall");
+  order_->touches(one.stream, Access::kRead, kChoices, one.layer, "recall");
+  order_->touches(one.stream, Access::kWrite, kSlots, one.layer, "recall");
   const RecallMove* const moves = concurrent ? args.after : args.before;
   const uint32_t* const count = concurrent ? &args.counts->moves_after : &args.counts->before;
-  must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
+  must(recall_pages({host_layer(one.layer), pages_.layer(one.layer), moves, count,
                      concurrent ? kRecallWarps : kRecallCtas, concurrent, concurrent ? kRecallBurstNs : 0},
-                    order_->stream(stream_kind)),
-       "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
+                    order_->stream(one.stream)),
+       "recall_pages", 0, [&] { return fmt::format("layer {}", one.layer); });
 }
 
 // Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
@@ -200,7 +224,7 @@ void RetrievedCache::enter_residents(const StepStream& on) {
     } else if (one.kind == Operation::kUpload) {
       enter_upload_.send(on.stream);
     } else {
-      fill_slots(one, on.stream);
+      fill_slots(one);
     }
     order_->end(one);
   }
@@ -237,17 +261,17 @@ void RetrievedCache::copy_window(cudaStream_t stream) {
   }
 }
 
-void RetrievedCache::fill_slots(const ListedOperation& one, cudaStream_t stream) {
-  ChoiceArgs args = choices_.args(chooser(one.layer), true);
+void RetrievedCache::fill_slots(const ListedOperation& one) {
+  ChoiceArgs args = choices_.spare_args(chooser(one.layer));
   args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
   args.lists = enter_upload_.at(at_.lists);
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
-  if (one.kind == Operation::kRecall) return recall(one.layer, one.stream, args);
-  if (one.kind == Operation::kChoose) return choose(one.layer, args, stream);
+  if (one.kind == Operation::kRecall) return recall(one, args);
+  if (one.kind == Operation::kChoose) return choose(one, args);
   order_->touches(StreamKind::kCompute, Access::kWrite, kPages, one.layer, "copies of the window");
-  score(one.layer, args, stream);
+  score(one, args);
 }
 
 // Converts the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list

@@ -121,7 +121,7 @@ Result<void> RetrievedCache::allocate() {
   }
   return take(RetrievalMemory::make(llm_, shape,
                                     {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host,
-                                     offloaded_, memory_.requests_max, candidates}),
+                                     offloaded_, ahead(), memory_.requests_max, candidates}),
               &choices_);
 }
 
@@ -149,7 +149,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
   send_lists(on);
-  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
+  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kSelect, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
 }
 
@@ -172,8 +172,8 @@ bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
 }
 
 std::vector<cudaStream_t> RetrievedCache::streams() const {
-  return offloaded_ && spec_.speculation ? std::vector{order_->stream(StreamKind::kRecall)}
-                                         : std::vector<cudaStream_t>();
+  if (!ahead()) return {};
+  return {order_->stream(StreamKind::kSelect), order_->stream(StreamKind::kRecall)};
 }
 
 void RetrievedCache::launched() {
@@ -185,6 +185,8 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
   order_->step_ended();
   values->recalls.assign(llm_.layers, {});
   const auto rows = static_cast<uint32_t>(choice_rows_.size());
+  // Counts are behind the last layer's choice, which is long over: it runs beside that layer.
+  if (ahead() && rows > 0) order_->wait_for(StreamKind::kSelect);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {
     LayerRecall& layer_recall = values->recalls[layer];
     layer_recall.heads = rows * llm_.kv_heads;
@@ -219,7 +221,7 @@ void RetrievedCache::notify(const Command& command) {
   const auto found = requests_.find(drop->request);
   if (found == requests_.end()) return;
   // From here on its slots belong to other requests.
-  if (offloaded_) order_->wait_for_recalls();
+  if (offloaded_) order_->wait_for(StreamKind::kRecall);
   if (drop->reason == DropRequestState::Reason::kPreempted) {
     found->second.preempted = true;
     return;

@@ -4,17 +4,22 @@
 // reported is what that header says; here is what differs.
 //
 // Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
-//   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
-//   lists of moves), recall of the list that cannot wait, attention, the query kept for the next step;
-// on the recall stream, behind attention: recall of the other list; on the offload stream, behind summaries:
-// full pages to the host. The edges of docs/design/methods/freekv.md#recall, and where they are:
-//   recall of layer l behind attention of layer l            event attended[l]
+//   append, summaries of pages that are full now, comparison of the query with the one before, which is
+//   replaced, scores, choice and recall of the heads that cannot wait (FreeKV: whose query turned),
+//   attention;
+// on the select stream: scores of the other heads beside attention, and their choice behind it; on the recall
+// stream, behind that choice: their recall; on the offload stream, behind summaries: full pages to the host.
+// The edges of docs/design/methods/freekv.md#recall, and where they are:
+//   scores of layer l for the next step behind its query     event queried[l]
+//   choice of layer l behind attention of layer l            event attended[l]
+//   recall of layer l behind that choice                     event chosen[l]
 //   layer l of the next step behind that recall              event recalled[l]
 //   pages to the host behind what fills them                 event sealed[l]
 //   later writes and recalls of them wait for                event offloaded, awaited as the next step begins
-// Steps of decodes alone are replayed (step_graphs.h): compute is one graph, recall another, which may still
-// run when the next step begins. Pages to the host are in none: which ones, changes from step to step. The
-// host starts their copies behind the replay, each layer's behind what the replay records.
+// Steps of decodes alone are replayed (step_graphs.h): compute is one graph, select another, and recall a
+// third, which may still run when the next step begins. Pages to the host are in none: which ones, changes
+// from step to step. The host starts their copies behind the replay, each layer's behind what the replay
+// records.
 //
 // A request that ends, or is preempted, is waited for on the recall stream before its slots are anybody
 // else's.
@@ -119,6 +124,8 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void launched() override;
   uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
+  // Heads may choose for the next step.
+  bool ahead() const { return speculates(kind_, spec_.speculation); }
   bool resident() const { return offloaded_ && spec_.layers_dense > 0; }
   uint32_t chooser(uint32_t layer) const { return layer - spec_.layers_dense; }
   HostPool host_layer(uint32_t layer) const;
@@ -141,14 +148,15 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void seal(uint32_t layer, bool offloads_alone);
   void start_sealing(const ListedOperation& one);
   void offload(uint32_t layer);
-  ChoiceArgs choice_args(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows) const;
-  void score(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream);
-  void choose(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream);
-  void recall(uint32_t layer, StreamKind stream_kind, const ChoiceArgs& args);
+  ChoiceArgs choice_args(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows) const;
+  void compare(uint32_t layer, const ChoiceArgs& args, cudaStream_t stream);
+  void score(const ListedOperation& one, const ChoiceArgs& args);
+  void choose(const ListedOperation& one, const ChoiceArgs& args);
+  void recall(const ListedOperation& one, const ChoiceArgs& args);
   void enter_residents(const StepStream& on);
   void add_entering();
   void copy_window(cudaStream_t stream);
-  void fill_slots(const ListedOperation& one, cudaStream_t stream);
+  void fill_slots(const ListedOperation& one);
   void take_retained(const RetainedPrompt& prompt, cudaStream_t stream);
   void copy_retained(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
   void fetch(std::span<const PageId> host_copies, std::span<const PageId> pages, cudaStream_t stream);

@@ -3,6 +3,7 @@
 #include "engine/base/check.h"
 #include "engine/cpu/compression/compressed_cache.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/packed/mixed_precision_cache.h"
 #include "engine/cpu/paged_cache.h"
 #include "tests/conformance/engines/tested_engine.h"
 #include "tests/unit/cpu_engine/steps.h"
@@ -64,6 +65,14 @@ class Model final : public TestedModel {
       }
     };
     return out;
+  }
+  std::unique_ptr<TestedEngine> mixed_precision(const CoreConfig& core, bool,
+                                                const cpu::TokenIds* tokens) const override {
+    auto made = cpu::MixedPrecisionCache::make(
+        {core.page_tokens, core.pages_gpu, core.pages_host, true}, weights_.llm(),
+        {core.pages_int2, core.policies.precision_spec.group, core.step_tokens_max});
+    if (!made) check_failed(made.error().text().c_str(), __FILE__, __LINE__);
+    return std::make_unique<Engine>(cpu::CpuEngineConfig{}, weights_, tokens, std::move(*made));
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cuda/packed/packed.h"
 #include "engine/methods/probe_passes.h"
 #include "tests/conformance/engines/tested_engine.h"
 #include "tests/unit/cuda_engine/compress_both.h"
@@ -62,6 +63,21 @@ class Model final : public TestedModel {
     options.config = {.core = setup.core, .score = setup.score, .seed = kScorerSeed};
     options.retained = setup.retained;
     Result<cuda::OwnedCache> cache = cuda::make_compressed(options, memory_of(config), &weights_);
+    if (!cache) check_failed(cache.error().text().c_str(), __FILE__, __LINE__);
+    Result<std::unique_ptr<cuda::CudaEngine>> made =
+        cuda::CudaEngine::make(config, device_.get(), tokens, std::move(*cache));
+    if (!made) check_failed(made.error().text().c_str(), __FILE__, __LINE__);
+    return std::make_unique<Engine>(std::move(*made));
+  }
+  std::unique_ptr<TestedEngine> mixed_precision(const CoreConfig& core, bool concurrent_copies,
+                                                const cpu::TokenIds* tokens) const override {
+    cuda::CudaEngineConfig config;
+    config.page_tokens = core.page_tokens;
+    config.pages_gpu = core.pages_gpu, config.pages_host = core.pages_host;
+    config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max;
+    config.concurrent_copies = concurrent_copies, config.poison = true;
+    Result<cuda::OwnedCache> cache = cuda::make_mixed_precision(
+        {core.pages_int2, core.policies.precision_spec.group}, memory_of(config), &weights_.llm());
     if (!cache) check_failed(cache.error().text().c_str(), __FILE__, __LINE__);
     Result<std::unique_ptr<cuda::CudaEngine>> made =
         cuda::CudaEngine::make(config, device_.get(), tokens, std::move(*cache));

@@ -167,6 +167,7 @@ void check_run(uint64_t seed, Pressure pressure, Totals* totals) {
                                     &tokens));
     backend_options.steps_in_flight_max.push_back(config.steps_in_flight_max);
   }
+  if (seed % 2 == 0) backend_options.host_clock = drawn_clock(seed);
   if (kind.concurrent_copies) {
     backend_options.copy_time = [&](EngineId engine, TransferId transfer) {
       return engines[raw(engine)]->copy_time(transfer);

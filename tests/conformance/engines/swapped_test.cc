@@ -6,11 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "engine/cpu/compression/compressed_cache.h"
-#include "tests/conformance/engines/tested_engine.h"
+#include "tests/conformance/engines/request_steps.h"
 #include "tests/unit/cpu_compression/swapped_methods.h"
 
 using namespace kvtwin;
@@ -18,99 +17,13 @@ using namespace kvtwin::testing;
 
 namespace {
 
-// By head: positions.
-using Retained = std::map<uint32_t, std::vector<uint32_t>>;
-
-// What a step did for one request.
-struct EntryStep {
-  PlanEntry entry;
-  std::vector<uint32_t> allocations;  // head groups
-  std::optional<ProbePass> pass;
-  std::optional<Compression> compression;
-  std::vector<Compression::Forced> forced;
-  std::vector<uint32_t> keep;
-  Retained retained;
-  std::vector<float> logits;
-};
-
-struct RequestSteps {
-  std::vector<EntryStep> steps;  // since it last started anew
-  std::vector<uint32_t> tokens;
-  bool returned = false;  // from the host
-};
-
-// Performs steps, and records them by request.
-class StepsByRequest final : public OutcomeSource {
- public:
-  StepsByRequest(const cpu::TokenIds* tokens, size_t vocab) : tokens_(*tokens), vocab_(vocab) {}
-  void use(TestedEngine* engine) { engine_ = engine; }
-  void retains(RequestId request, uint32_t head, std::span<const uint32_t> positions) {
-    retained_[request][head].assign(positions.begin(), positions.end());
-  }
-
-  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
-    retained_.clear();
-    engine_->step(launch, offset, values);
-    const std::vector<float> logits = engine_->logits();
-    size_t sample = 0;
-    for (uint32_t i = 0; i < launch.entries.size(); ++i) {
-      EntryStep& step = record(launch, offset, i);
-      if (!step.entry.samples) continue;
-      const auto first = logits.begin() + static_cast<ptrdiff_t>(sample++ * vocab_);
-      step.logits.assign(first, first + static_cast<ptrdiff_t>(vocab_));
-    }
-    CHECK(sample * vocab_ == logits.size());
-  }
-  void notify(const Command& command) override { engine_->notify(command); }
-
-  std::map<RequestId, RequestSteps> requests;
-
- private:
-  EntryStep& record(const LaunchStep& launch, uint32_t offset, uint32_t index) {
-    PlanEntry entry = launch.entries[index];
-    entry.context += offset, entry.first = entry.first && offset == 0;
-    RequestSteps& of_request = requests[entry.request];
-    if (entry.first && !entry.swapped_in) of_request = {};
-    of_request.returned = of_request.returned || (entry.first && entry.swapped_in);
-    entry.first = of_request.steps.empty(), entry.swapped_in = false;
-    for (auto p = static_cast<uint32_t>(of_request.tokens.size()); p < entry.context + entry.stored(); ++p)
-      of_request.tokens.push_back(tokens_.token(entry.request, p));
-    EntryStep& step = of_request.steps.emplace_back();
-    step.entry = entry;
-    for (const PageAllocation& one : launch.allocations) {
-      if (one.offset == offset && one.entry == index) step.allocations.push_back(one.group);
-    }
-    for (const ProbePass& pass : launch.passes) {
-      if (pass.entry == index) step.pass = pass;
-    }
-    for (const Compression& compression : launch.compressions) {
-      if (compression.entry != index) continue;
-      step.compression = compression;
-      step.forced.assign(compression.forced.begin(), compression.forced.end());
-      step.keep.assign(compression.keep.begin(), compression.keep.end());
-      step.retained = retained_[entry.request];
-    }
-    return step;
-  }
-
-  const cpu::TokenIds& tokens_;
-  const size_t vocab_;
-  TestedEngine* engine_ = nullptr;
-  std::map<RequestId, Retained> retained_;  // of the step
-};
-
 // The CPU engine, on which one request runs alone, on pages that are never used twice.
 class Alone {
  public:
   Alone(const CompressedSetup& setup, const ModelWeights& weights, RequestId request,
         const RequestSteps& of_request)
       : request_(request) {
-    // After a preemption by recompute the first chunk holds outputs too; the prompt ends with it.
-    auto prompt = static_cast<uint32_t>(of_request.tokens.size());
-    for (const EntryStep& step : of_request.steps) {
-      if (step.entry.samples) prompt = std::min(prompt, step.entry.context + step.entry.tokens);
-    }
-    tokens_.give(request, of_request.tokens, prompt);
+    tokens_.give(request, of_request.tokens, of_request.prompt());
     CoreConfig core = setup.core;
     core.pages_gpu = 1;
     for (const EntryStep& step : of_request.steps)
@@ -130,7 +43,8 @@ class Alone {
   // The logits of the step's sample.
   std::vector<float> run(EntryStep step) {
     std::vector<PageAllocation> allocations;
-    for (const uint32_t group : step.allocations) allocations.push_back({0, 0, PageId{pages_++}, group});
+    for (const PageAllocation& one : step.allocations)
+      allocations.push_back({0, 0, PageId{pages_++}, one.group});
     LaunchStep launch;
     launch.entries = {&step.entry, 1}, launch.allocations = allocations;
     if (step.pass.has_value()) step.pass->entry = 0, launch.passes = {&*step.pass, 1};

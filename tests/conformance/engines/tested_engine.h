@@ -67,6 +67,9 @@ class TestedModel {
                                                const cpu::TokenIds* tokens) const = 0;
   virtual std::unique_ptr<TestedEngine> compressed(const CompressedSetup& setup,
                                                    const cpu::TokenIds* tokens) const = 0;
+  // With KV entries in two formats.
+  virtual std::unique_ptr<TestedEngine> mixed_precision(const CoreConfig& core, bool concurrent_copies,
+                                                        const cpu::TokenIds* tokens) const = 0;
 };
 
 struct TestedKind {

@@ -23,6 +23,13 @@ inline cpu::Stopwatch drawn_times(uint64_t seed) {
   };
 }
 
+// A host's clock that moves by drawn times whenever it is read.
+inline std::function<Instant()> drawn_clock(uint64_t seed) {
+  return [seed, n = uint64_t{0}, now = Instant{}]() mutable {
+    return now = now + Duration{static_cast<int64_t>(draw({seed, ~++n}) % 300)};
+  };
+}
+
 // Checks that the log in `bytes` replays to `digest`.
 inline void check_replays(const std::string& bytes, uint64_t digest) {
   const Result<Log> log = read_log("log", bytes);

@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "engine/common/cpu_backend.h"
 #include "tests/unit/cpu_engine/steps.h"
 #include "tests/unit/cpu_engine/tiny_models.h"
@@ -80,4 +84,121 @@ TEST_CASE("backend: copies during steps end in sequence in each direction, and n
   }
   CHECK(asked == std::vector<uint64_t>{1, 2, 3, 4, 5});
   CHECK(!backend.next(&now, &event));
+}
+
+namespace {
+
+// Steps that copy nothing; the host's clock is moved by hand, and by each step.
+struct HostRun {
+  class Source final : public OutcomeSource {
+   public:
+    explicit Source(int64_t* clock) : clock_(*clock) {}
+    void step(const LaunchStep&, uint32_t, DataOutcomes* values) override { values->clear(), clock_ += 7777; }
+    void notify(const Command&) override { clock_ += 5; }
+
+   private:
+    int64_t& clock_;
+  };
+
+  explicit HostRun(std::vector<uint32_t> in_flight) : source(&clock) {
+    cpu::CpuBackendOptions options;
+    options.steps_in_flight_max = std::move(in_flight);
+    options.host_clock = [this] { return Instant{clock}; };
+    backend = std::make_unique<cpu::CpuBackend>(options, &source, [](const std::function<void()>& work) {
+      work();
+      return Duration{100};
+    });
+  }
+  void handle(uint16_t engine, int64_t took) {
+    Event none;
+    REQUIRE(!backend->interrupt(EngineId{engine}, &none));
+    clock += took;
+  }
+  void launch(uint16_t engine, uint64_t step, uint32_t repeat = 1) {
+    const PlanEntry entry{RequestId{engine + 1u}, EntryKind::kDecode, true, true, 1, 0};
+    LaunchStep out{.tokens = 1, .entries = {&entry, 1}, .allocations = {}, .prefix_hits = {}};
+    out.engine = EngineId{engine}, out.step = StepId{step}, out.repeat = repeat;
+    backend->submit(out);
+  }
+  // The next event is the end of a step, at `end`, `host` of it behind the host.
+  void expect(int64_t end, int64_t host) {
+    Instant now;
+    Event event;
+    REQUIRE(backend->next(&now, &event));
+    const StepDone& done = std::get<StepDone>(event);
+    CHECK(now.ns == end);
+    CHECK(done.ends.back().ns == end);
+    CHECK(done.outcome.host.ns == host);
+  }
+
+  int64_t clock = 1'000'000;
+  Source source;
+  std::unique_ptr<cpu::CpuBackend> backend;
+};
+
+}  // namespace
+
+TEST_CASE("backend: a step starts when the host has submitted it, and not before the last one has ended") {
+  HostRun run({1});
+  run.clock += 5000;  // what prepares the run
+  run.handle(0, 30);
+  run.launch(0, 0);
+  run.clock += 4;  // what follows the submission runs beside the step
+  run.expect(130, 30);
+  run.clock += 20;
+  run.launch(0, 1, 3);
+  run.clock += 9;
+  run.expect(250, 20);
+  // Further steps of a coalesced launch wait until the host has dealt with the end of the one before.
+  run.clock += 12;
+  run.expect(362, 12);
+  run.expect(462, 0);
+}
+
+TEST_CASE("backend: with two steps in flight the host is hidden, up to the length of a step") {
+  HostRun run({2});
+  run.handle(0, 10);
+  run.launch(0, 0);
+  run.launch(0, 1);
+  run.expect(110, 10);
+  run.clock += 60;
+  run.launch(0, 2);
+  run.expect(210, 0);
+  run.clock += 140;  // longer than the step that runs meanwhile, until 310
+  run.launch(0, 3);
+  run.expect(310, 0);
+  run.expect(450, 40);
+}
+
+TEST_CASE("backend: a host handles one event after the other, and engines have hosts of their own") {
+  HostRun run({1, 1});
+  const auto timer = [&](int64_t at) { run.backend->submit(SetTimer{kClient, TimerId{0}, Instant{at}}); };
+  const auto wait = [&](int64_t at) {
+    Instant now;
+    Event event;
+    REQUIRE(run.backend->next(&now, &event));
+    CHECK(std::holds_alternative<Timer>(event));
+    CHECK(now.ns == at);
+  };
+  timer(1000);
+  timer(1010);
+  wait(1000);
+  run.handle(0, 50);
+  wait(1010);  // the first engine's host is busy until 1050
+  run.handle(1, 3);
+  run.launch(1, 0);
+  run.handle(0, 6);  // both were sent this event: the time counts for each
+  run.launch(0, 0);
+  run.expect(1113, 3);
+  run.expect(1159, 49);
+  // Copies that engines perform when they are told are no time of the host.
+  run.backend->submit(StartTransfer{.transfer = TransferId{1}, .source = {}, .target = {}});
+  run.clock += 2;
+  run.launch(0, 1);
+  Instant now;
+  Event event;
+  REQUIRE(run.backend->next(&now, &event));
+  CHECK(now.ns == 1259);
+  CHECK(std::holds_alternative<TransferDone>(event));
+  run.expect(1261, 2);
 }

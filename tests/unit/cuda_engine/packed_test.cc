@@ -331,6 +331,11 @@ CoreConfig config_of(const std::string& precision, uint64_t seed) {
     config.pages_int2 = config.pages_gpu / 2;
     set.precision_spec.four_bit_tags = draw({seed, 7}) & kAllTags;
     set.precision_spec.ageing = seed % 2 == 0 ? Ageing::kRequantise : Ageing::kIgnore;
+    if (seed % 4 < 2) {
+      set.placement = "host";
+      config.preemption = PreemptionKind::kSwap;
+      config.pages_host = 60;
+    }
   } else if (prng.chance(1, 2)) {
     set.placement = "host";
     config.pages_host = 20, config.offload_pages_target = config.pages_gpu / 2,
@@ -414,7 +419,8 @@ void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* 
 
 }  // namespace
 
-TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preemption and the host tier") {
+TEST_CASE(
+    "X-2 cuda backend: packed formats under chunks, shared prefixes, preemption, swap and the host tier") {
   double coarsest = 0;  // the largest of all formats
   for (const std::string precision : {"fp8", "int4", "fp4", "kivi_int2", "triaxial"}) {
     Totals totals;
@@ -430,10 +436,8 @@ TEST_CASE("X-2 cuda backend: packed formats under chunks, shared prefixes, preem
     CHECK(totals.error.relative() < bf16_tolerance(models()[0]) + 0.5 * format);
     CHECK(totals.prefix_hits > 0);
     CHECK(totals.preemptions > 0);
-    if (!by_tag) {
-      CHECK(totals.transfers > 0);
-      continue;
-    }
+    CHECK(totals.transfers > 0);
+    if (!by_tag) continue;
     CHECK(totals.low_bit > 0);
     CHECK(totals.dequantized > 0);
     CHECK(totals.requantisations > 0);

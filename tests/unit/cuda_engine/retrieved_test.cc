@@ -118,7 +118,8 @@ TEST_CASE(
 
 TEST_CASE("X-8 cuda: the recorder finds each missing dependency") {
   const OnDevice d(retrieval_model(64, 8, 2));
-  for (const Edge edge : {Edge::kAttended, Edge::kRecalled, Edge::kSealed, Edge::kOffloaded}) {
+  for (const Edge edge :
+       {Edge::kAttended, Edge::kRecalled, Edge::kSealed, Edge::kOffloaded, Edge::kQueried, Edge::kChosen}) {
     CAPTURE(static_cast<int>(edge));
     cuda::HappensBefore watch;
     run_on_cuda(setting_of("freekv", 0), *d.model, d.llm, {.left_out = edge, .watch = &watch});

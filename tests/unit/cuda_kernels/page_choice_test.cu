@@ -53,6 +53,7 @@ struct ChoiceProblem {
   DeviceArray<float> scores;
   DeviceArray<RecallMove> moves_before, moves_after;
   DeviceArray<ChoiceCounts> counts;
+  DeviceArray<uint8_t> now;
   std::mt19937_64 random;
 
   ChoiceProblem(ChoiceShape given, const std::vector<uint32_t>& candidates, uint64_t seed)
@@ -85,7 +86,23 @@ struct ChoiceProblem {
             device(q_on),      device(before_on),
             held_on.get(),     scores.get(),
             tables.get(),      moves_before.get(),
-            moves_after.get(), counts.get()};
+            moves_after.get(), counts.get(),
+            nullptr,           now.get()};
+  }
+  // A step: heads that choose for it, and then the others, which are scored by the stored queries.
+  void choose(ChoiceArgs given, bool scores = true) const {
+    KVT_CUDA(compare_queries(shape, given, nullptr));
+    std::vector<QueryRetained> stored;
+    for (const ChoiceRow& row : rows) stored.push_back({row.row, row.state});
+    const DeviceArray<QueryRetained> list(stored);
+    KVT_CUDA(keep_queries(list.get(), given.count, static_cast<uint32_t>(width()), given.q, given.q_before,
+                          nullptr));
+    for (const ChoosesFor step : {ChoosesFor::kThisStep, ChoosesFor::kNextStep}) {
+      given.step = step;
+      if (scores) KVT_CUDA(score_pages(shape, given, nullptr));
+      KVT_CUDA(choose_pages(shape, given, nullptr));
+    }
+    KVT_CUDA(cudaDeviceSynchronize());
   }
   // A KV head's queries of the row, and of the previous one.
   std::vector<float> queries(const Bits& of, uint32_t row, uint32_t head) const {
@@ -143,6 +160,7 @@ struct ChoiceProblem {
     moves_before = DeviceArray<RecallMove>(std::vector<RecallMove>(moves, {kPoison, kPoison, kPoison}));
     moves_after = DeviceArray<RecallMove>(std::vector<RecallMove>(moves, {kPoison, kPoison, kPoison}));
     counts = DeviceArray<ChoiceCounts>(std::vector<ChoiceCounts>(1));
+    now = DeviceArray<uint8_t>(std::vector<uint8_t>(rows.size() * shape.kv_heads, 7));
   }
 };
 
@@ -286,8 +304,7 @@ void choose_and_check(uint32_t dim, uint32_t heads, uint32_t group, uint32_t cho
     std::vector<uint32_t> candidates;
     for (const uint32_t m : more) candidates.push_back(chosen + m);
     const ChoiceProblem p(shape, candidates, (*seed)++);
-    KVT_CUDA(score_pages(p.shape, p.args(), nullptr));
-    KVT_CUDA(choose_pages(p.shape, p.args(), nullptr));
+    p.choose(p.args());
     const std::vector<float> pooled = p.scores.read();
     check_scores(p, pooled);
     check_choice(p, pooled);
@@ -323,7 +340,7 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all equal, and as ma
       const float values[] = {0, -0.0f, 1, -1, INFINITY, -INFINITY, NAN, 1e-40f};
       for (float& x : given) x = seed == 0 ? 1 : values[p.random() % (seed < 6 ? 3 : 8)];
       p.scores = DeviceArray<float>(given);
-      KVT_CUDA(choose_pages(p.shape, p.args(), nullptr));
+      p.choose(p.args(), false);
       // Pooled here as the kernel does it: a maximum that ignores NaN.
       for (size_t at = 0; at < given.size(); at += 2 * p.shape.score_stride) {
         for (size_t i = at; i < at + p.shape.score_stride; ++i)
@@ -352,8 +369,7 @@ TEST_CASE("choose_pages: the forced number of pages, before or after attention, 
       for (const uint32_t more : {2u, 2 * chosen, 5u, 70u, 700u, 0u, 3u, 64u, 1u, 200u})
         candidates.push_back(chosen + more);
       const ChoiceProblem natural(shape, candidates, ++seed), p(shape, candidates, seed);
-      KVT_CUDA(score_pages(natural.shape, natural.args(), nullptr));
-      KVT_CUDA(choose_pages(natural.shape, natural.args(), nullptr));
+      natural.choose(natural.args());
       std::mt19937_64 random(seed);
       std::vector<kernels::HeadRecall> forced_outcome;
       for (const ChoiceRow& row : p.rows) {
@@ -368,8 +384,7 @@ TEST_CASE("choose_pages: the forced number of pages, before or after attention, 
       const DeviceArray<kernels::HeadRecall> forced_on(forced_outcome);
       ChoiceArgs args = p.args();
       args.forced_outcome = forced_on.get();
-      KVT_CUDA(score_pages(p.shape, args, nullptr));
-      KVT_CUDA(choose_pages(p.shape, args, nullptr));
+      p.choose(args);
       check_choice(p, natural.scores.read(), forced_outcome);
     }
   }

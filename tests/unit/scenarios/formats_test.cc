@@ -66,7 +66,41 @@ struct TextFile {
   const std::filesystem::path path;
 };
 
+// Host time of a step of `decodes` requests in ns, on an H100 whose measurements have `figures` too.
+int64_t host_ns(const std::vector<MeasuredFigure>& figures, uint32_t in_flight, uint32_t decodes) {
+  Result<MeasuredDevice> device =
+      load_measured_device(testing::source_dir() + "/models/measured/h100.textproto");
+  REQUIRE(device);
+  std::erase_if(device->figures,
+                [](const MeasuredFigure& one) { return one.name.starts_with("host between steps"); });
+  device->figures.insert(device->figures.end(), figures.begin(), figures.end());
+  const TextFile profile(measured_device_textproto(*device));
+  const auto scenario = parse_scenario(
+      "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h100\" }\n"
+      "trace { path: \"coding_agents_small.kvtrace\" format: \"kvtwin\" }\n",
+      testing::source_dir() + "/traces/data/x.textproto",
+      {"cost.profile=" + profile.path.string(), "cost.host_ns_per_step=500",
+       "limits.steps_in_flight_max=" + std::to_string(in_flight)});
+  REQUIRE(scenario);
+  const auto c = compose(*scenario);
+  REQUIRE_MESSAGE(c, (c ? std::string() : c.error().front().text()));
+  StepShape shape;
+  shape.decodes = decodes, shape.decode_context_sum = 100 * decodes, shape.decode_context_max = 100;
+  shape.tokens = shape.tokens_padded = shape.logits_rows = decodes;
+  return c->cost->step(shape).host / kTicksPerNs;
+}
+
 }  // namespace
+
+TEST_CASE("formats: measured host time between steps adds to the scenario's, unless two are in flight") {
+  const MeasuredFigure step{"host between steps", "us", 20, 18, 25};
+  const MeasuredFigure request{"host between steps, a request", "us", 0.25, 0.2, 0.3};
+  CHECK(host_ns({}, 1, 8) == 500);
+  CHECK(host_ns({step}, 1, 8) == 20'500);
+  CHECK(host_ns({step, request}, 1, 8) == 22'500);
+  CHECK(host_ns({step, request}, 1, 64) == 36'500);
+  CHECK(host_ns({step, request}, 2, 8) == 500);
+}
 
 TEST_CASE("formats: a precision multiplies the pages that fit, scales included") {
   const double bf16 = config_of(composed({})).pages_gpu;

@@ -183,8 +183,10 @@ class Comparison {
   }
 
   void streams(size_t i) {
-    static const std::map<StreamKind, std::string> kPricedOn = {
-        {StreamKind::kCompute, "compute"}, {StreamKind::kRecall, "h2d"}, {StreamKind::kOffload, "d2h"}};
+    static const std::map<StreamKind, std::string> kPricedOn = {{StreamKind::kCompute, "compute"},
+                                                                {StreamKind::kRecall, "h2d"},
+                                                                {StreamKind::kOffload, "d2h"},
+                                                                {StreamKind::kSelect, "select"}};
     const auto found = priced_as_.find(i);
     if (found == priced_as_.end()) {
       out_.insert("no price has " + name(i));
@@ -220,9 +222,9 @@ std::string file_of(const std::string& name) {
 }
 
 // What is priced otherwise than it is started. The prices of recalls are of the released code of the methods:
-// a copy engine with one queue, streams for choices and recalls, and choices for the next step in the
-// background, where the CUDA engine chooses once, before attention. The host's part of a compression is work
-// of the host alone; marks of new KV entries are captured with their append.
+// a copy engine with one queue. Their choices for the next step wait for the query alone, where the CUDA
+// engine's wait for the comparison of queries, and for attention. The host's part of a compression is work of
+// the host alone; marks of new KV entries are captured with their append.
 Names known_differences(const NamedList& named) {
   const ListedAttention& attention = named.spec.attention;
   Names out;
@@ -246,11 +248,11 @@ Names known_differences(const NamedList& named) {
     out.insert("no operation is host (compute)");
     return out;
   }
-  out.merge(Names{"choose (compute) is priced as top-k (select)",
-                  "page score (compute) is priced as page-score (select)",
-                  "priced alone: page-score (compute) after cosine (compute)",
-                  "priced alone: recall (h2d) after recall (h2d)",
+  out.merge(Names{"priced alone: recall (h2d) after recall (h2d)",
                   "priced alone: recall (h2d) after recall (h2d) of the step before",
+                  "unpriced: page score (select) after keep query (compute)",
+                  std::string("unpriced: choose (select) after ") +
+                      (attention.rows.chunks ? "chunk" : "decode") + " attention (compute)",
                   "unpriced: append (compute) after recall (recall) of the step before"});
   return out;
 }
