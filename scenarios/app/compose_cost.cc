@@ -105,13 +105,14 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
       "set these; or ");
 }
 
-// True if our CUDA engine replays decode steps as graphs (engine/cuda/device/step_graphs.h): not for methods
-// that capture every query token, nor for methods that choose on the host.
-bool replays_steps(const CoreConfig& config) {
+// How our CUDA engine replays decode steps (engine/cuda/kv_cache.h, padded_forms): not those of methods that
+// capture every query token, nor of methods that choose on the host.
+DecodeGraphs decode_graphs(const CoreConfig& config) {
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
-  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens) return false;
+  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens) return DecodeGraphs::kNone;
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
-  return !drops(config) || scorer == nullptr || !scorer->watches_decodes;
+  if (drops(config) && scorer != nullptr && scorer->watches_decodes) return DecodeGraphs::kNone;
+  return kind == RetrievalKind::kReadsAll ? DecodeGraphs::kPrepared : DecodeGraphs::kMet;
 }
 
 // Passes of probe tokens belong to the model's own work.
@@ -155,7 +156,7 @@ CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Co
                                  : config.capture_sizes.empty() ? 512
                                                                 : config.capture_sizes.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = replays_steps(config);
+  spec.graphs = decode_graphs(config);
   return spec;
 }
 

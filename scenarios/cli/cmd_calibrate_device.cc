@@ -16,6 +16,7 @@
 
 #include "models/catalog/catalog.h"
 #include "models/cost_tables/measured_device.h"
+#include "models/cost_tables/thin_tables.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/load/shipped.h"
 #include "scenarios/validate/operation_calibration.h"
@@ -70,6 +71,9 @@ int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
     if (Result<void> ok = check_can_record("kvtwin calibrate device"); !ok)
       return complain(ok.error(), kExitNoBackend);
   }
+  const Result<LlmSpec> llm = Catalog().llm(device->model);
+  if (!llm) return complain(llm.error());
+  thin_tables(llm->layers, kPointsMax, device);  // before operations are the difference to them
   request.sets = {"model.name=" + device->model};
   request.work = (fs::temp_directory_path() / fmt::format("kvtwin-operations-{}", getpid())).string();
   request.recordings = !request.record            ? arguments.recorded
@@ -115,10 +119,8 @@ std::string summary_of(const MeasuredDevice& device) {
   std::string out =
       fmt::format("{}, driver {}, CUDA {}, SM clock {} to {} MHz, {}\n", device.gpu, device.driver,
                   device.cuda, device.sm_mhz_min, device.sm_mhz_max, device.model);
-  size_t points = 0;
-  for (const MeasuredTable& table : device.tables) points += table.rows.size();
-  out += fmt::format("{} tables of {} sizes\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", device.tables.size(),
-                     points, "", "median", "p10", "p90");
+  out += fmt::format("{} points of curves\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", points_of(device), "", "median",
+                     "p10", "p90");
   for (const MeasuredFigure& one : device.figures)
     out += fmt::format("  {:<50}{:>12.2f}{:>10.2f}{:>10.2f}  {}\n", one.name, one.value, one.p10, one.p90,
                        one.unit);

@@ -236,7 +236,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") 
   work.selects = work.moves = true;
   work.kv_entry_bytes = 999, work.bookkeeping_ns = 31.7;
   const CompressionShape two[] = {kOne, {.tokens = 9, .held = 9, .ranked = 9}};
-  const PassShape pass{3, 2400, true};
+  const PassShape pass{3, 2400};
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.tokens = 100;
