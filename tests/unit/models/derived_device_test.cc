@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "models/cost_tables/measured_cost.h"
+
 namespace kvtwin {
 namespace {
 
