@@ -170,10 +170,13 @@ std::vector<PricedStep> OpenLoop::steps() const {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
     Memory memory{RecentLoad(pricing_.cost->load_window()), BusyPeriod(pricing_.cost->forgets_after()),
                   GraphShapes(pricing_.cost->graphs_kept())};
+    const std::vector<Log::CoalescedSteps>& runs = log_.engines[engine].coalesced_runs;
+    auto run = runs.begin();
     for (const auto& [step, launched] : launched_[engine]) {
+      while (run != runs.end() && run->step + run->steps <= step) ++run;  // that the step is one of
       const Instant before = step == 0 ? Instant{} : ends[step - 1];
-      const PricedStep one =
-          priced(engine, step, launched, std::max(before, launched.at), ends[step], &memory);
+      PricedStep one = priced(engine, step, launched, std::max(before, launched.at), ends[step], &memory);
+      if (run != runs.end()) one.host = us_of(run->outcome.host) / static_cast<double>(run->steps);
       if (one.measured > 0) out.push_back(one);
     }
   }

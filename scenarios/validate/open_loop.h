@@ -29,7 +29,8 @@ namespace kvtwin {
 // Times in us.
 struct PricedStep {
   double measured = 0, predicted = 0;
-  double low = 0, high = 0;  // interval in which the model expects the time
+  double low = 0, high = 0;  // range in which the model expects the time
+  double host = 0;           // part of `measured`: policy, client and driver, as recorded
   bool chunks = false;       // the step computes prompt tokens, or passes of probe tokens
   uint64_t step = 0;
   uint32_t padded = 0, samples = 0;

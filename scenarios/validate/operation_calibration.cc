@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -25,13 +26,41 @@ namespace fs = std::filesystem;
 // The first steps of a run include first-use costs of kernels and memory.
 constexpr size_t kFirstSteps = 2;
 
+// Sums for the host's time between steps: a line over the requests that sample.
+struct HostSums {
+  double steps = 0, requests = 0, us = 0, squares = 0, products = 0;
+
+  void add(const PricedStep& one) {
+    const double x = one.samples;
+    steps += 1, requests += x, us += one.host, squares += x * x, products += x * one.host;
+  }
+  void add(const HostSums& more) {
+    steps += more.steps, requests += more.requests, us += more.us;
+    squares += more.squares, products += more.products;
+  }
+  // The figures that compose() reads. Recordings without the host's time leave those that are there.
+  void learn(MeasuredDevice* device) const {
+    if (us == 0) return;
+    const double spread = steps * squares - requests * requests;
+    const double each = spread > 0 ? std::max(0.0, (steps * products - requests * us) / spread) : 0;
+    const double fixed = std::max(0.0, (us - each * requests) / steps);
+    for (const auto& [name, value] : {std::pair("host between steps", fixed),
+                                      std::pair("host between steps, a request", each)}) {
+      std::erase_if(device->figures, [&](const MeasuredFigure& figure) { return figure.name == name; });
+      device->figures.push_back({name, "us", value, value, value});
+    }
+  }
+};
+
 struct OperationSteps {
   std::vector<OperationSample> samples;  // of methods
   std::vector<PricedStep> dense;         // of runs without one
+  HostSums host;                         // of all
 
   void add(const OperationSteps& more) {
     samples.insert(samples.end(), more.samples.begin(), more.samples.end());
     dense.insert(dense.end(), more.dense.begin(), more.dense.end());
+    host.add(more.host);
   }
 };
 
@@ -94,11 +123,12 @@ class OperationReader {
 
   static void add(const std::vector<PricedStep>& steps, bool method, OperationSteps* out) {
     if (!method) out->dense.insert(out->dense.end(), steps.begin(), steps.end());
+    for (const PricedStep& one : steps) out->host.add(one);
     for (size_t i = kFirstSteps; method && i < steps.size(); ++i) {
       const PricedStep& one = steps[i];
       const bool makes_graph =
           !one.chunks && (one.graph == GraphUse::kCaptured || one.graph == GraphUse::kInstantiated);
-      out->samples.push_back({one.counts, one.measured, one.dense, one.attention, makes_graph});
+      out->samples.push_back({one.counts, one.measured - one.host, one.dense, one.attention, makes_graph});
     }
   }
 
@@ -117,6 +147,7 @@ Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& r
   device.operations.emplace();  // else steps of methods have rooflines
   Result<OperationSteps> steps = OperationReader(request, device).all(request.record, failed);
   if (!steps) return tl::unexpected<Error>(steps.error());
+  steps->host.learn(&device);
   if (!steps->dense.empty()) {
     forget_served(&device);
     steps = OperationReader(request, device).all(false, nullptr);

@@ -39,7 +39,9 @@ TEST_CASE(
     "open loop: a step that took longer than predicted has a negative error, a shorter one a positive one") {
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
-  const Log log = log_of({125, 205, 375}, {});
+  Log log = log_of({125, 205, 375}, {});
+  log.engines[0].coalesced_runs = {{.step = 0, .steps = 2, .outcome = {.host = {16 * kUs}}},
+                                   {.step = 2, .steps = 1, .outcome = {.host = {5 * kUs}}}};
   OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command({0}, LaunchStep{.step = StepId{0},
@@ -61,6 +63,9 @@ TEST_CASE(
   const std::vector<PricedStep> steps = open.steps();
   REQUIRE(steps.size() == 3);
   CHECK(steps[0].measured == doctest::Approx(125));
+  CHECK(steps[0].host == doctest::Approx(8));  // of a run of two steps
+  CHECK(steps[1].host == doctest::Approx(8));
+  CHECK(steps[2].host == doctest::Approx(5));
   CHECK(steps[0].predicted == doctest::Approx(100));
   CHECK(steps[0].error() == doctest::Approx(-0.2));
   CHECK(steps[1].measured == doctest::Approx(80));
