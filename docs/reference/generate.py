@@ -4,7 +4,7 @@
 Usage: docs/reference/generate.py --kvtwin=FILE [--check]
 
 scenario-fields.md, model-files.md, trace-schema.md and other-files.md come from the comments and fields of traces/proto/*.proto, the
-scenarios' defaults from scenarios/load/scenario_defaults.cc, cli.md, words.md and combinations.md from what the tool prints. Of metrics.md, which is
+scenarios' defaults from scenarios/load/scenario_defaults.cc, words.md and combinations.md from what the tool prints. Of metrics.md, which is
 written by hand, --check compares the names with what the tool prints.
 """
 
@@ -201,25 +201,6 @@ def printed(kvtwin, *words):
     return "\n".join(line.rstrip() for line in done.stdout.rstrip().split("\n"))
 
 
-def commands_of(kvtwin):
-    """The words of every command after kvtwin, such as "trace import", as its completion script lists them."""
-    return re.findall(r"^    '([^']+)'\) commands=", printed(kvtwin, "completion", "bash"), re.M)
-
-
-def cli_page(kvtwin):
-    out = header("Command line",
-                 "What `kvtwin help` and `kvtwin COMMAND --help` print; `kvtwin man` has the same as a manual page.\n"
-                 "Help that is written by hand (`scenarios/cli/help.cc` lists the commands) is written here, and is part of the\n"
-                 "tool; the others' is made of their options.\n"
-                 "[Exit codes](exit-codes.md) has the statuses, [metrics](metrics.md) the names that `--columns` and `--slo` take.",
-                 "docs/reference/generate.py")
-    out += "\n## kvtwin\n\n```text\n" + printed(kvtwin, "--help") + "\n```\n"
-    for command in commands_of(kvtwin):
-        depth = "#" * (2 + command.count(" "))
-        out += f"\n{depth} kvtwin {command}\n\n```text\n{printed(kvtwin, *command.split(), '--help')}\n```\n"
-    return out
-
-
 def words_page(kvtwin):
     out = header("Words of other engines",
                  "Options of vLLM, SGLang and TensorRT-LLM, and the field that stands for each. `kvtwin list words` prints this\n"
@@ -292,7 +273,6 @@ def pages(kvtwin):
             "`cost.profile`."),
         "words.md": words_page(kvtwin),
         "combinations.md": combinations_page(kvtwin),
-        "cli.md": cli_page(kvtwin),
     }
 
 

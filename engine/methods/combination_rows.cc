@@ -37,11 +37,18 @@ constexpr CombinationRow kPolicyRows[] = {
      kNotBuilt,
      {kPlacement, kLayout, kPrefixCache},
      [](Given c) {
-       return c.ranks() && c.prefix_cache && c.placement.uses_host && !c.placement.uses_resident &&
-              (c.in_place() || !c.swaps);
+       return c.ranks() && c.in_place() && c.prefix_cache && c.placement.uses_host &&
+              !c.placement.uses_resident;
      },
      "placement {placement} copies whole pages of a cached prefix, which layout {layout} does not keep",
-     "set prefix_cache: false, or placement: gpu and preemption: recompute"},
+     "set prefix_cache: false, layout: compact or ragged, or placement: gpu and preemption: recompute"},
+    {kEverywhere,
+     kNotBuilt,
+     {kDisk, kLayout, kPrefixCache},
+     [](Given c) { return checkpoints(c) && c.has_disk; },
+     "the disk tier has {disk} pages for pages by position, but what layout {layout} has left of a prefix is "
+     "copied to the host alone",
+     "set prefix_cache: false, or 0 pages"},
     {kEverywhere,
      kRefused,
      {kLayout, kIdentity},
@@ -319,10 +326,7 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kPrecision},
-     [](Given c) {
-       return c.swaps && !c.precision.by_tag &&
-              (c.precision.exact != ExactTokens::kNone || c.per_channel_keys);
-     },
+     [](Given c) { return c.swaps && !c.precision.by_tag && c.precision.exact != ExactTokens::kNone; },
      "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside them",
      "set preemption: recompute, or another precision"},
     {kEverywhere,

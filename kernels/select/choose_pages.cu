@@ -240,6 +240,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Shared shared;
   const uint32_t head = blockIdx.x;
   const ChoiceRow row = args.rows[blockIdx.y];
+  if (row.candidates == 0) return;  // of the whole CTA
   const bool now = chooses_now(shape, args, row, shared, head);
   if (threadIdx.x == 0) args.now[blockIdx.y * shape.kv_heads + head] = now ? 1 : 0;
   if (now) return;
@@ -258,6 +259,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t head = blockIdx.x;
   if (!takes(args, blockIdx.y * shape.kv_heads + head)) return;
   const ChoiceRow row = args.rows[blockIdx.y];
+  if (row.candidates == 0) return;  // of the whole CTA
   const HeadLists lists(space, shape.chosen);
   float* const scores =
       args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * shape.score_rows() * shape.score_stride;
@@ -282,6 +284,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void keep_kernel(const QueryRetained* rows, uint32_t numbers, const __nv_bfloat16* q,
                             __nv_bfloat16* q_before) {
   const QueryRetained one = rows[blockIdx.x];
+  if (one.state == kNoState) return;
   const auto* const from = reinterpret_cast<const uint4*>(q + size_t{one.row} * numbers);
   auto* const to = reinterpret_cast<uint4*>(q_before + size_t{one.state} * numbers);
   for (uint32_t i = threadIdx.x; i < numbers / 8; i += kThreads) to[i] = from[i];

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -33,6 +34,10 @@ Result<OutputFormat> parse_format(const std::string& text) {
   if (text == "jsonl") return OutputFormat::kJsonl;
   if (text == "csv") return OutputFormat::kCsv;
   return make_error("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
+}
+
+CLI::Option* add_repeated(CLI::App* command, const std::string& name, std::vector<std::string>* into) {
+  return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
 }
 
 std::string shell_word(const std::string& word) {

@@ -11,7 +11,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace kvtwin {
 
@@ -38,11 +39,17 @@ std::string shell_word(const std::string& word);
 // Splits "a,b,c"; nothing between two commas is an empty word.
 std::vector<std::string> split_list(const std::string& text);
 
+// Adds an option that may be given several times, each time with one value.
+CLI::Option* add_repeated(CLI::App* command, const std::string& name, std::vector<std::string>* into);
+
 // Each function adds its command. `status` receives the exit status when the command runs, and must outlive
 // `app`.
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
+void add_model_command(CLI::App& app, int* status);
+void add_device_command(CLI::App& app, int* status);
+void add_import_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
 void add_evaluate_command(CLI::App& app, int* status);
 void add_calibrate_device_command(CLI::App* calibrate, int* status);
@@ -59,13 +66,16 @@ void add_plan_command(CLI::App& app, int* status);
 void add_serve_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // in builds with SQLite
+// Shell completion and the manual page, made of the commands and options of `app` as they are when it runs.
+void add_completion_command(CLI::App& app, int* status);
+void add_man_command(CLI::App& app, int* status);
 
 // Replaces common spellings by this tool's: -h and help [COMMAND] by --help, -V and version by --version.
 std::vector<std::string> usual_words(std::vector<std::string> words);
 
-// The hand-written help of a command, which stands in docs/reference/cli.md; "" if it has none. `command` ""
-// is kvtwin itself.
-std::string help_text(const std::string& command);
+// The help of a command, as in "kvtwin trace import", or of "kvtwin" itself. It stands in
+// docs/reference/cli.md.
+std::string help_text(const std::string& path);
 
 }  // namespace kvtwin
 

@@ -27,16 +27,12 @@ struct CommonArguments {
 };
 
 void add_common(CLI::App* command, CommonArguments* to) {
-  command->set_help_flag();
-  command->add_option("SCENARIO", to->scenario, "supplies model, weights, trace and scorer")->required();
-  command->add_option("--out", to->out, "file to write (default: standard output)");
-  command->add_option("--contexts", to->choice.count, "prompts of the trace, evenly spread");
-  command->add_option("--context-min", to->choice.tokens_min, "tokens; shorter prompts are left out");
-  command->add_option("--context-max", to->choice.tokens_max, "tokens; longer prompts are left out");
-  command->add_option("--set", to->sets, "change a field of the scenario; may be repeated")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+  command->add_option("SCENARIO", to->scenario)->required();
+  command->add_option("--out", to->out);
+  command->add_option("--contexts", to->choice.count);
+  command->add_option("--context-min", to->choice.tokens_min);
+  command->add_option("--context-max", to->choice.tokens_max);
+  add_repeated(command, "--set", &to->sets);
 }
 
 Result<void> check_common(const CommonArguments& common) {
@@ -104,17 +100,17 @@ int run_retention(RetentionArguments arguments, bool samples) {
       });
 }
 
-void add_retention(CLI::App* policy, int* status, const char* name, bool samples, const char* help) {
-  CLI::App* const command = policy->add_subcommand(name, help);
+void add_retention(CLI::App* policy, int* status, const char* name, bool samples) {
+  CLI::App* const command = policy->add_subcommand(name);
   const auto arguments = std::make_shared<RetentionArguments>();
   add_common(command, &arguments->common);
   RetentionRequest& request = arguments->request;
-  command->add_option("--ratio", request.ratio, "retained fraction of a context, window included");
-  command->add_option("--sinks", request.sinks, "first tokens, always retained");
-  command->add_option("--window", request.window, "last tokens, always retained");
-  command->add_flag("--all-layers", request.all_layers, "one threshold for all layers, not one for each");
-  command->add_option("--alpha", arguments->alpha, "budgets are mean + alpha deviations");
-  command->add_option("--group", arguments->group, "heads that share pages, for the summary");
+  command->add_option("--ratio", request.ratio);
+  command->add_option("--sinks", request.sinks);
+  command->add_option("--window", request.window);
+  command->add_flag("--all-layers", request.all_layers);
+  command->add_option("--alpha", arguments->alpha);
+  command->add_option("--group", arguments->group);
   command->callback([=] { *status = run_retention(*arguments, samples); });
 }
 
@@ -149,20 +145,15 @@ int run_precision(PrecisionArguments arguments) {
 }
 
 void add_precision(CLI::App* policy, int* status) {
-  CLI::App* const command = policy->add_subcommand(
-      "precision",
-      "Example: kvtwin calibrate policy precision scenarios/shipped/search_tiny.textproto --bits=2.7 "
-      "--out=tags.textproto\n\n"
-      "Stores the tokens of each tag in 2 and in 4 bits, measures the loss of attention, and chooses\nthe "
-      "tags that get 4 bits (TriAxialKV). The trace must have the roles of its tokens.");
+  CLI::App* const command = policy->add_subcommand("precision");
   const auto arguments = std::make_shared<PrecisionArguments>();
   arguments->common.choice.count = 8;
   add_common(command, &arguments->common);
-  command->add_option("--bits", arguments->bits, "average per value, 2 to 4");
-  command->add_flag("--greedy", arguments->request.greedy, "the paper's allocation instead of the exact one");
-  command->add_option("--rows", arguments->request.rows, "query tokens: the last ones of each prompt");
-  command->add_option("--layers", arguments->request.layers, "number of measured layers, evenly spread");
-  command->add_option("--blind", arguments->blind, "temporal or semantic: ignore that axis of tags");
+  command->add_option("--bits", arguments->bits);
+  command->add_flag("--greedy", arguments->request.greedy);
+  command->add_option("--rows", arguments->request.rows);
+  command->add_option("--layers", arguments->request.layers);
+  command->add_option("--blind", arguments->blind);
   command->callback([=] { *status = run_precision(*arguments); });
 }
 
@@ -186,45 +177,25 @@ int run_retrieval(RetrievalArguments arguments) {
 }
 
 void add_retrieval(CLI::App* policy, int* status) {
-  CLI::App* const command =
-      policy->add_subcommand("retrieval",
-                             "Example: kvtwin calibrate policy retrieval "
-                             "scenarios/methods/tiny/freekv.textproto --out=recall.textproto\n\n"
-                             "How alike a step's queries are to those before, how many heads a tau corrects, "
-                             "and how much of what is\n"
-                             "chosen was not chosen a step before, for simulated retrieval.");
+  CLI::App* const command = policy->add_subcommand("retrieval");
   const auto arguments = std::make_shared<RetrievalArguments>();
   add_common(command, &arguments->common);
-  command->add_option("--steps", arguments->request.steps, "first tokens of each output");
+  command->add_option("--steps", arguments->request.steps);
   command->callback([=] { *status = run_retrieval(*arguments); });
 }
 
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, int* status) {
-  CLI::App* const calibrate = app.add_subcommand("calibrate", "measure what policies and models need");
+  CLI::App* const calibrate = app.add_subcommand("calibrate");
   calibrate->require_subcommand(1);
   add_calibrate_device_command(calibrate, status);
   add_calibrate_methods_command(calibrate, status);
   add_calibrate_server_command(calibrate, status);
-  CLI::App* const policy = calibrate->add_subcommand(
-      "policy",
-      "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto --ratio=0.3 "
-      "--out=budgets.textproto\n\n"
-      "Runs prompts of a scenario's trace through its model on the CPU engine and measures what a policy "
-      "needs.");
+  CLI::App* const policy = calibrate->add_subcommand("policy");
   policy->require_subcommand(1);
-  add_retention(
-      policy, status, "budgets", false,
-      "Example: kvtwin calibrate policy budgets scenarios/shipped/search_tiny.textproto "
-      "--set=policies.scorer=snapkv --ratio=0.3 --out=budgets.textproto\n\n"
-      "The fraction that each KV head retains of a scorer's best KV entries, mean and deviation over "
-      "prompts:\nthe fractions for which budget \"reserved\" reserves pages.");
-  add_retention(policy, status, "retention", true,
-                "Example: kvtwin calibrate policy retention scenarios/shipped/search_tiny.textproto "
-                "--set=policies.scorer=snapkv --ratio=0.3 --out=retention.textproto\n\n"
-                "The same, with the retained fractions of every prompt: a retention profile, as kvtwin model "
-                "import-profile writes it.");
+  add_retention(policy, status, "budgets", false);
+  add_retention(policy, status, "retention", true);
   add_precision(policy, status);
   add_retrieval(policy, status);
 }

@@ -132,30 +132,17 @@ int run_device(const DeviceArguments&) {
 }  // namespace
 
 void add_calibrate_device_command(CLI::App* calibrate, int* status) {
-  CLI::App* const command = calibrate->add_subcommand(
-      "device",
-      "Example: kvtwin calibrate device --out=models/measured/h200.textproto\n\n"
-      "Measures this GPU: the operations of our engine's steps over rows, contexts and batches, copies of "
-      "pages, "
-      "the cost of launches;\nwith their spread, and whole steps of other shapes compared with the tables.");
-  command->set_help_flag();
+  CLI::App* const command = calibrate->add_subcommand("device");
   const auto arguments = std::make_shared<DeviceArguments>();
-  command->add_option("--out", arguments->out, "file to write (default: standard output)");
-  command->add_option("--model", arguments->model,
-                      "model of the catalog that gives the shapes; weights are random");
-  command->add_option("--page-tokens", arguments->page_tokens, "tokens per page");
-  command->add_option("--commit", arguments->commit, "commit of the source, recorded in the file");
-  command->add_option("--anchors", arguments->anchors,
-                      "a file from another GPU of this kind; checks whether it holds on this GPU. It is "
-                      "accepted within 2 %; up to 8 % "
-                      "once rescaled; else it is rejected");
-  command->add_option("--formats", arguments->formats,
-                      "a file that was measured on this very GPU: only KV in fp8, int4 and TriAxialKV's two "
-                      "formats is measured, and added to it");
-  command->add_flag("--rescale", arguments->rescale,
-                    "with --anchors: writes the file rescaled to this GPU, if need be");
-  command->add_flag("--quick", arguments->quick, "few sizes, as a quick check");
-  command->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  command->add_option("--out", arguments->out);
+  command->add_option("--model", arguments->model);
+  command->add_option("--page-tokens", arguments->page_tokens);
+  command->add_option("--commit", arguments->commit);
+  command->add_option("--anchors", arguments->anchors);
+  command->add_option("--formats", arguments->formats);
+  command->add_flag("--rescale", arguments->rescale);
+  command->add_flag("--quick", arguments->quick);
+  command->add_flag("--quiet", arguments->quiet);
   command->callback([=] { *status = run_device(*arguments); });
 }
 

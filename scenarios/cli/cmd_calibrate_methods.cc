@@ -70,32 +70,15 @@ int run_methods(MethodsArguments arguments) {
 }  // namespace
 
 void add_calibrate_methods_command(CLI::App* calibrate, int* status) {
-  CLI::App* const command = calibrate->add_subcommand(
-      "methods",
-      "Example: kvtwin calibrate methods scenarios/suites/calibration/*.textproto "
-      "--profile=models/measured/h200.textproto "
-      "--keep=runs --out=models/measured/h200.textproto\n\n"
-      "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per "
-      "request, "
-      "row, "
-      "KV entry\nand page; prints the error on steps that were held out.");
+  CLI::App* const command = calibrate->add_subcommand("methods");
   const auto arguments = std::make_shared<MethodsArguments>();
-  command
-      ->add_option("SCENARIO", arguments->request.scenarios,
-                   "scenarios of the methods; several may be of one")
-      ->required();
-  command
-      ->add_option("--profile", arguments->request.profile,
-                   "output of kvtwin calibrate device on this machine")
-      ->required();
-  command->add_option("--recorded", arguments->recorded, "folder of recordings");
-  command->add_option("--keep", arguments->keep, "folder for recordings, made on this GPU now");
-  command->add_option("--out", arguments->out, "file to write (default: standard output)");
-  command->add_option("--set", arguments->request.sets, "change a field of all scenarios; may be repeated")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  command->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  command->add_option("SCENARIO", arguments->request.scenarios)->required();
+  command->add_option("--profile", arguments->request.profile)->required();
+  command->add_option("--recorded", arguments->recorded);
+  command->add_option("--keep", arguments->keep);
+  command->add_option("--out", arguments->out);
+  add_repeated(command, "--set", &arguments->request.sets);
+  command->add_flag("--quiet", arguments->quiet);
   command->callback([=] { *status = run_methods(*arguments); });
 }
 

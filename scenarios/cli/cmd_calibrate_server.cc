@@ -203,39 +203,20 @@ int calibrate(const ServerArguments& arguments) {
 }  // namespace
 
 void add_calibrate_server_command(CLI::App* calibrate_app, int* status) {
-  CLI::App* const command = calibrate_app->add_subcommand(
-      "server",
-      "Example: kvtwin calibrate server out/bench --model=llama-3.1-8b --gpu=rtx-4090 --kv-tokens=41408 "
-      "--out=out/server.textproto\n\n"
-      "Fits step times to a real server's log: host time per step and per request, factors of weights, KV "
-      "reads "
-      "and\nprefill, and the first step's additional time: six figures, none negative. The first requests "
-      "are "
-      "fitted to, the\nothers are scored. Writes the profile that cost.profile names, and a scenario that "
-      "uses "
-      "it.");
-  command->set_help_flag();
+  CLI::App* const command = calibrate_app->add_subcommand("server");
   const auto arguments = std::make_shared<ServerArguments>();
-  command->add_option("RUN", arguments->run, "folder of kvtwin import, or a request log (JSON lines)")
-      ->required();
-  command->add_option("--out", arguments->out, "the profile to write, *.textproto")->required();
-  command->add_option("--model", arguments->model, "model that was served (kvtwin list models)");
-  command->add_option("--gpu", arguments->gpu, "node that it ran on (kvtwin list nodes)");
-  command->add_option("--tp", arguments->tp, "GPUs of one engine; default: 1");
-  command->add_option("--kv-tokens", arguments->kv_tokens,
-                      "KV cache in tokens, as the server logs it at start-up; default: as computed");
-  command->add_option("--trace", arguments->trace,
-                      "trace of the same requests, with their shared prefixes; default: made from the log");
-  command->add_option("--trace-format", arguments->trace_format, "its format (kvtwin trace import --help)");
-  command->add_option("--scenario", arguments->scenario,
-                      "how the server was run, in place of the options above");
-  command->add_option("--first", arguments->first,
-                      "requests to fit to; default: 30, or half of a shorter log");
-  command->add_option("--fraction", arguments->fraction, "the same as a fraction of the log");
-  command->add_option("--set", arguments->sets, "change a field, as in --set=limits.requests_max=128")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+  command->add_option("RUN", arguments->run)->required();
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--model", arguments->model);
+  command->add_option("--gpu", arguments->gpu);
+  command->add_option("--tp", arguments->tp);
+  command->add_option("--kv-tokens", arguments->kv_tokens);
+  command->add_option("--trace", arguments->trace);
+  command->add_option("--trace-format", arguments->trace_format);
+  command->add_option("--scenario", arguments->scenario);
+  command->add_option("--first", arguments->first);
+  command->add_option("--fraction", arguments->fraction);
+  add_repeated(command, "--set", &arguments->sets);
   command->callback([arguments, status] { *status = calibrate(*arguments); });
 }
 

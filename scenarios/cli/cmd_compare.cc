@@ -89,15 +89,13 @@ int run_compare(const CompareArguments& arguments) {
 }  // namespace
 
 void add_compare_command(CLI::App& app, int* status) {
-  CLI::App* const command =
-      app.add_subcommand("compare", "compare two runs, or a run with a real server's request log");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("compare");
   const auto arguments = std::make_shared<CompareArguments>();
   command->add_option("RUN_DIR", arguments->dir)->required();
   command->add_option("OTHER", arguments->requests)->required();
   command->add_option("--format", arguments->format);
   command->add_option("--skip", arguments->skip);
-  command->add_option("--limit", arguments->limits)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--limit", &arguments->limits);
   command->callback([arguments, status] { *status = run_compare(*arguments); });
 }
 

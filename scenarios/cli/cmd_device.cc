@@ -1,5 +1,3 @@
-#include "scenarios/cli/cmd_device.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -76,29 +74,19 @@ int run_check(const std::string& name) {
 }  // namespace
 
 void add_device_command(CLI::App& app, int* status) {
-  CLI::App* device = app.add_subcommand("device",
-                                        "Example: kvtwin device new my-gpu --base=h100\n\n"
-                                        "Writes and checks the files of a GPU and its node.");
+  CLI::App* device = app.add_subcommand("device");
   device->require_subcommand(1);
 
   auto made = std::make_shared<NewOptions>();
-  CLI::App* cmd = device->add_subcommand("new",
-                                         "Example: kvtwin device new my-gpu --base=h100 --out=gpus\n\n"
-                                         "Writes NAME.textproto and NAME-node.textproto, which take every "
-                                         "figure from the base until they state it.");
-  cmd->add_option("name", made->name, "name of the GPU")->required();
-  cmd->add_option("--base", made->base, "device to start from (kvtwin list devices), or the path of its file")
-      ->required();
-  cmd->add_option("--out", made->out, "folder to write")->capture_default_str();
+  CLI::App* cmd = device->add_subcommand("new");
+  cmd->add_option("name", made->name)->required();
+  cmd->add_option("--base", made->base)->required();
+  cmd->add_option("--out", made->out);
   cmd->callback([made, status] { *status = run_new(*made); });
 
   auto checked = std::make_shared<std::string>();
-  cmd = device->add_subcommand("check",
-                               "Example: kvtwin device check gpus/my-gpu.textproto\n\n"
-                               "Prints the figures of a device or node with their basis and origin, or "
-                               "everything that is missing or wrong.");
-  cmd->add_option("file", *checked, "path of a device's or node's file, or a name of kvtwin list devices")
-      ->required();
+  cmd = device->add_subcommand("check");
+  cmd->add_option("file", *checked)->required();
   cmd->callback([checked, status] { *status = run_check(*checked); });
 }
 

@@ -105,8 +105,7 @@ int run_doctor() {
 }  // namespace
 
 void add_doctor_command(CLI::App& app, int* status) {
-  CLI::App* const command =
-      app.add_subcommand("doctor", "what this build on this machine can do, and what the rest would take");
+  CLI::App* const command = app.add_subcommand("doctor");
   command->callback([status] { *status = run_doctor(); });
 }
 

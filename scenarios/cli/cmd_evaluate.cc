@@ -161,8 +161,7 @@ int run_evaluate(EvaluateArguments arguments) {
 }  // namespace
 
 void add_evaluate_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("evaluate", "count correct answers from retained KV");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("evaluate");
   const auto arguments = std::make_shared<EvaluateArguments>();
   EvaluateRequest& request = arguments->request;
   command->add_option("SCENARIO", request.scenarios);
@@ -177,13 +176,13 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--backend", arguments->backends);
   command->add_option("--batch", request.batch);
   command->add_option("--jobs", arguments->jobs);
-  command->add_option("--collect", request.collect)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--collect", &request.collect);
   command->add_option("--throughput", request.load);
   command->add_option("--sets-in", request.sets_in);
   command->add_option("--shard", arguments->shard);
   command->add_option("--paired", arguments->paired);
   command->add_option("--format", arguments->format);
-  command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &request.sets);
   command->add_flag("--allow-unread", arguments->allow_unread);
   command->add_flag("--quiet", arguments->quiet);
   command->callback([arguments, status] { *status = run_evaluate(*arguments); });

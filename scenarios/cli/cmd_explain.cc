@@ -105,8 +105,7 @@ int run_explain(const ExplainArguments& arguments) {
 }  // namespace
 
 void add_explain_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("explain", "show one step: operations, critical path, waits");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("explain");
   const auto arguments = std::make_shared<ExplainArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();
   command->add_option("--step", arguments->step);
@@ -115,7 +114,7 @@ void add_explain_command(CLI::App& app, int* status) {
   command->add_option("--layers", arguments->layers);
   command->add_option("--out", arguments->out);
   command->add_option("--format", arguments->format);
-  command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &arguments->sets);
   command->callback([arguments, status] { *status = run_explain(*arguments); });
 }
 

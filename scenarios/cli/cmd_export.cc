@@ -38,8 +38,7 @@ int run_export(const ExportArguments& arguments) {
 }  // namespace
 
 void add_export_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("export", "write a run as another tool's files");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("export");
   const auto arguments = std::make_shared<ExportArguments>();
   command->add_option("FORMAT", arguments->format)->required();
   command->add_option("RUN_DIR", arguments->dir)->required();

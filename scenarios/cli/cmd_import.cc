@@ -1,5 +1,3 @@
-#include "scenarios/cli/cmd_import.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -144,9 +142,7 @@ int import_run(const ImportArguments& arguments) {
 }  // namespace
 
 void add_import_command(CLI::App& app, int* status) {
-  CLI::App* const command =
-      app.add_subcommand("import", "import a real server's run, or kernel times to price steps with");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("import");
   const auto arguments = std::make_shared<ImportArguments>();
   command->add_option("FILE", arguments->file)->required();
   command->add_option("--out", arguments->out)->required();

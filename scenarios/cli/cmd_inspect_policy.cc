@@ -75,8 +75,7 @@ int run_inspect(InspectArguments arguments) {
 }  // namespace
 
 void add_inspect_policy_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("inspect-policy", "measure what scorers retain");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("inspect-policy");
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();
   command->add_option("--scorers", arguments->scorers);
@@ -90,7 +89,7 @@ void add_inspect_policy_command(CLI::App& app, int* status) {
   command->add_option("--context-max", arguments->choice.tokens_max);
   command->add_option("--format", arguments->format);
   command->add_option("--out", arguments->out);
-  command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &arguments->sets);
   command->callback([arguments, status] { *status = run_inspect(*arguments); });
 }
 

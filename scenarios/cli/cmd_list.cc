@@ -189,8 +189,7 @@ int run_list(const std::string& what) {
 }  // namespace
 
 void add_list_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("list", "list names that scenarios and commands take");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("list");
   const auto what = std::make_shared<std::string>();
   command->add_option("WHAT", *what)->required();
   command->callback([what, status] { *status = run_list(*what); });

@@ -1,5 +1,3 @@
-#include "scenarios/cli/cmd_model.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -163,59 +161,37 @@ int run_init(const InitOptions& options) {
 }  // namespace
 
 void add_model_command(CLI::App& app, int* status) {
-  CLI::App* model =
-      app.add_subcommand("model",
-                         "Example: kvtwin model show llama-3.1-8b\n\n"
-                         "Shows a language model of the catalog, imports one, or draws weights.");
+  CLI::App* model = app.add_subcommand("model");
   model->require_subcommand(1);
 
   auto import = std::make_shared<ModelImport>();
-  CLI::App* cmd = model->add_subcommand(
-      "import",
-      "Example: kvtwin model import config.json --name=my-model --out=my-model.textproto\n\n"
-      "Reads a Hugging Face config.json and writes the model as textproto.");
-  cmd->add_option("config", import->config, "path of the config.json")->required();
-  cmd->add_option(
-      "--name", import->name,
-      "the model's name; default: that of the file, or of the folder of a config.json, in lower case");
-  cmd->add_option("--as", import->as,
-                  "read an unknown model_type by the rules of this one; such a model is only simulated");
-  cmd->add_option("--source", import->source, "source of the config (default: its path)");
-  cmd->add_option("--out", import->out, "file to write (default: standard output)");
+  CLI::App* cmd = model->add_subcommand("import");
+  cmd->add_option("config", import->config)->required();
+  cmd->add_option("--name", import->name);
+  cmd->add_option("--as", import->as);
+  cmd->add_option("--source", import->source);
+  cmd->add_option("--out", import->out);
   cmd->callback([import, status] { *status = run_import(*import); });
 
   auto profile = std::make_shared<ModelProfile>();
-  cmd = model->add_subcommand(
-      "import-profile",
-      "Example: kvtwin model import-profile profile.npz --name=fastkvzip-llama "
-      "--out=fastkvzip-llama.textproto\n\n"
-      "Reads the retained fraction of each KV head under a scorer (TANGRAM's .npz) and writes it as "
-      "textproto, with "
-      "the\n"
-      "budgets mu + alpha * sigma. With --out it prints a summary of the reserved budgets.");
-  cmd->add_option("npz", profile->npz, "path of the .npz")->required();
-  cmd->add_option("--alpha", profile->alpha, "standard deviations above the mean")->capture_default_str();
-  cmd->add_option("--name", profile->name, "the profile's name (default: the file's)");
-  cmd->add_option("--group", profile->group, "heads that share pages, for the summary")
-      ->capture_default_str();
-  cmd->add_option("--out", profile->out, "file to write (default: standard output)");
+  cmd = model->add_subcommand("import-profile");
+  cmd->add_option("npz", profile->npz)->required();
+  cmd->add_option("--alpha", profile->alpha);
+  cmd->add_option("--name", profile->name);
+  cmd->add_option("--group", profile->group);
+  cmd->add_option("--out", profile->out);
   cmd->callback([profile, status] { *status = run_import_profile(*profile); });
   auto init = std::make_shared<InitOptions>();
-  cmd = model->add_subcommand(
-      "init",
-      "Example: kvtwin model init models/tiny/llama-4x256.textproto --seed=7 --out=tiny\n\n"
-      "Draws random weights and writes config.json and model.safetensors, as transformers reads them.");
-  cmd->add_option("config", init->model, "a config.json, a name of the catalog, or a textproto")->required();
-  cmd->add_option("--seed", init->seed, "seed of the draw")->capture_default_str();
-  cmd->add_option("--out", init->out, "folder to write")->required();
+  cmd = model->add_subcommand("init");
+  cmd->add_option("config", init->model)->required();
+  cmd->add_option("--seed", init->seed);
+  cmd->add_option("--out", init->out)->required();
   cmd->callback([init, status] { *status = run_init(*init); });
 
   auto options = std::make_shared<ShowOptions>();
-  cmd = model->add_subcommand("show",
-                              "Example: kvtwin model show qwen3-32b --tp=4\n\n"
-                              "Prints a model's geometry, its KV bytes per token and its weights.");
-  cmd->add_option("name", options->name, "a name of the catalog, or the path of a textproto")->required();
-  cmd->add_option("--tp", options->tp, "GPUs that share the model")->capture_default_str();
+  cmd = model->add_subcommand("show");
+  cmd->add_option("name", options->name)->required();
+  cmd->add_option("--tp", options->tp);
   cmd->callback([options, status] { *status = run_show(*options); });
 }
 

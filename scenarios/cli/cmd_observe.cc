@@ -208,8 +208,7 @@ int run_observe(const ObserveArguments&) {
 }  // namespace
 
 void add_observe_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("observe", "drive a live server with a trace and measure it");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("observe");
   const auto arguments = std::make_shared<ObserveArguments>();
   command->add_option("URL", arguments->url)->required();
   command->add_option("--trace", arguments->trace)->required();

@@ -92,20 +92,16 @@ int plan(const PlanArguments& arguments) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("plan", "find the cheapest configuration that meets its SLOs");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("plan");
   const auto arguments = std::make_shared<PlanArguments>();
-  const auto repeated = [&](const char* name, std::vector<std::string>* into) {
-    return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
-  };
   command->add_option("SCENARIO", arguments->scenario)->required();
-  repeated("--slo", &arguments->slos)->required();
+  add_repeated(command, "--slo", &arguments->slos)->required();
   command->add_option("--load", arguments->load)->required();
   command->add_option("--need", arguments->need)->required();
-  repeated("--vary", &arguments->vary);
-  repeated("--set", &arguments->sets);
-  repeated("--loss", &arguments->losses);
-  repeated("--price", &arguments->prices);
+  add_repeated(command, "--vary", &arguments->vary);
+  add_repeated(command, "--set", &arguments->sets);
+  add_repeated(command, "--loss", &arguments->losses);
+  add_repeated(command, "--price", &arguments->prices);
   command->add_option("--quality", arguments->quality);
   command->add_option("--seeds", arguments->seeds);
   command->add_option("--out", arguments->out);

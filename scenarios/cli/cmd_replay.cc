@@ -86,8 +86,7 @@ int run_replay(const ReplayArguments& arguments) {
 }  // namespace
 
 void add_replay_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("replay", "repeat the decisions of a recorded run");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("replay");
   const auto arguments = std::make_shared<ReplayArguments>();
   command->add_option("RUN_DIR", arguments->dir)->required();
   command->add_option("--format", arguments->format);

@@ -52,12 +52,11 @@ int make_report(const ReportArguments& arguments) {
 }  // namespace
 
 void add_report_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("report", "write runs and sweeps as a page");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("report");
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("DIR", arguments->dirs)->required();
   command->add_option("--out", arguments->out);
-  command->add_option("--slo", arguments->slos)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--slo", &arguments->slos);
   command->callback([arguments, status] { *status = make_report(*arguments); });
 }
 

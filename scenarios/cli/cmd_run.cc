@@ -200,14 +200,13 @@ int run_scenario(const RunArguments& arguments) {
 }  // namespace
 
 void add_run_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("run", "run one scenario");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("run");
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();
   command->add_option("--out", arguments->out);
   command->add_option("--format", arguments->format);
   command->add_option("--seed", arguments->seed);
-  command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &arguments->sets);
   command->add_option("--timeline", arguments->timeline);
   command->add_option("--backend", arguments->backend);
   command->add_option("--clock", arguments->clock);

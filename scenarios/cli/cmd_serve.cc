@@ -112,8 +112,7 @@ int run_serve(const ServeArguments&) {
 }  // namespace
 
 void add_serve_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("serve", "answer OpenAI's requests with simulated times");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("serve");
   const auto arguments = std::make_shared<ServeArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();
   command->add_option("--host", arguments->host);
@@ -130,7 +129,7 @@ void add_serve_command(CLI::App& app, int* status) {
   command->add_option("--kv-events-topic", arguments->kv_events_topic);
   command->add_option("--kv-events-layout", arguments->kv_events_layout);
   command->add_option("--token-log", arguments->token_log);
-  command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &arguments->sets);
   command->callback([arguments, status] { *status = run_serve(*arguments); });
 }
 

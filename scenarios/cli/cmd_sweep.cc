@@ -330,15 +330,11 @@ int sweep(SweepArguments arguments) {
 }  // namespace
 
 void add_sweep_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("sweep", "run a scenario at many points");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("sweep");
   const auto arguments = std::make_shared<SweepArguments>();
-  const auto repeated = [&](const char* name, std::vector<std::string>* into) {
-    return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
-  };
   command->add_option("SCENARIO", arguments->scenario)->required();
-  repeated("--vary", &arguments->vary);
-  repeated("--set", &arguments->sets);
+  add_repeated(command, "--vary", &arguments->vary);
+  add_repeated(command, "--set", &arguments->sets);
   command->add_option("--out", arguments->out);
   command->add_option("--samples", arguments->samples);
   command->add_option("--sampler", arguments->sampler);
@@ -350,7 +346,7 @@ void add_sweep_command(CLI::App& app, int* status) {
   command->add_option("--shard", arguments->shard);
   command->add_option("--launcher", arguments->launcher);
   command->add_option("--tasks", arguments->tasks);
-  repeated("--sbatch", &arguments->sbatch);
+  add_repeated(command, "--sbatch", &arguments->sbatch);
   command->add_option("--format", arguments->format);
   command->add_option("--columns", arguments->columns);
   command->add_flag("--dry-run", arguments->dry);

@@ -109,79 +109,50 @@ int run_cut(Arguments arguments) {
 }
 
 void add_import(CLI::App& trace, int* status) {
-  CLI::App* const command =
-      trace.add_subcommand("import",
-                           "Example: kvtwin trace import vllm-bench.json --out=out/bench.kvtrace\n\n"
-                           "Reads a foreign trace or a log of requests and writes a kvtwin trace. The format "
-                           "is found by the content, "
-                           "unless it is named: kvtwin trace import FORMAT PATH. `kvtwin trace formats` "
-                           "lists the formats. Files may "
-                           "be compressed (gzip, zstd).");
+  CLI::App* const command = trace.add_subcommand("import");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("FORMAT", arguments->format, "a format (may be left out)")->required();
-  command->add_option("PATH", arguments->path, "a file, directory or archive");
-  command->add_option("--out", arguments->out, "the trace to write; its folder is made")->required();
-  command->add_option("--format", arguments->from, "the format, as an option")->capture_default_str();
-  command
-      ->add_option("--sharing", arguments->sharing,
-                   "weka: which sessions share their tool and system prompts: none, equal-prefix, all")
-      ->capture_default_str();
-  command->add_flag("--all-files", arguments->import.all_files,
-                    "weka: also import copies, ignore unique_traces.json");
-  command->add_option("--block-tokens", arguments->import.block_tokens,
-                      "mooncake: tokens per hash id (default 512)");
-  command->add_flag("--infer-sessions", arguments->import.infer_sessions,
-                    "mooncake: make sessions of requests that continue one another");
-  command->add_option("--jitter", arguments->jitter,
-                      "mooncake: spread batched time stamps over this duration, as in 3s");
-  command->add_option("--seed", arguments->import.seed, "seed of the draw")->capture_default_str();
+  command->add_option("FORMAT", arguments->format)->required();
+  command->add_option("PATH", arguments->path);
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--format", arguments->from);
+  command->add_option("--sharing", arguments->sharing);
+  command->add_flag("--all-files", arguments->import.all_files);
+  command->add_option("--block-tokens", arguments->import.block_tokens);
+  command->add_flag("--infer-sessions", arguments->import.infer_sessions);
+  command->add_option("--jitter", arguments->jitter);
+  command->add_option("--seed", arguments->import.seed);
   command->callback([arguments, status] { *status = run_import(*arguments); });
 }
 
 void add_export(CLI::App& trace, int* status) {
-  CLI::App* const command = trace.add_subcommand(
-      "export",
-      "Example: kvtwin trace export mooncake conversation.trace --out=conversation.jsonl\n\n"
-      "Writes a kvtwin trace in a foreign format: mooncake or azure (a file), weka (a directory).");
+  CLI::App* const command = trace.add_subcommand("export");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("FORMAT", arguments->format, "a format")->required();
-  command->add_option("FILE", arguments->path, "a kvtwin trace")->required();
-  command->add_option("--out", arguments->out, "the file or directory to write")->required();
+  command->add_option("FORMAT", arguments->format)->required();
+  command->add_option("FILE", arguments->path)->required();
+  command->add_option("--out", arguments->out)->required();
   command->callback([arguments, status] { *status = run_export(*arguments); });
 }
 
 void add_inspect(CLI::App& trace, int* status) {
-  CLI::App* const command =
-      trace.add_subcommand("inspect",
-                           "Example: kvtwin trace inspect weka.trace\n\n"
-                           "Prints sizes, waits, ideal prefix reuse, the sources of the numbers, "
-                           "and how much fits into context windows.");
+  CLI::App* const command = trace.add_subcommand("inspect");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("FILE", arguments->path, "a trace of any format")->required();
-  command->add_option("--from", arguments->from, "its format")->capture_default_str();
-  command->add_option("--format", arguments->as, "table or json")->capture_default_str();
+  command->add_option("FILE", arguments->path)->required();
+  command->add_option("--from", arguments->from);
+  command->add_option("--format", arguments->as);
   command->callback([arguments, status] { *status = run_inspect(*arguments); });
 }
 
 void add_cut(CLI::App& trace, int* status) {
-  CLI::App* const command = trace.add_subcommand(
-      "cut",
-      "Example: kvtwin trace cut weka.trace --window=32768 --min-requests=3 --out=agent-32k.trace\n\n"
-      "Keeps the heads of sessions. Limits that are not given do not apply.");
+  CLI::App* const command = trace.add_subcommand("cut");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("FILE", arguments->path, "a kvtwin trace")->required();
-  command->add_option("--out", arguments->out, "the trace to write")->required();
-  command->add_option("--window", arguments->cut.window_tokens,
-                      "context window: a request's prompt and output together");
-  command
-      ->add_option("--min-requests", arguments->cut.head_requests_min,
-                   "leave out sessions whose main agent keeps fewer requests")
-      ->capture_default_str();
-  command->add_option("--sessions", arguments->cut.sessions_max, "maximum number of sessions");
-  command->add_option("--requests", arguments->cut.requests_max, "maximum number of requests, in total");
-  command->add_option("--until", arguments->until, "only requests recorded before this time, as in 600s");
-  command->add_option("--sub-agents", arguments->sub_agents, "keep, or opaque: replace each by one wait")
-      ->capture_default_str();
+  command->add_option("FILE", arguments->path)->required();
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--window", arguments->cut.window_tokens);
+  command->add_option("--min-requests", arguments->cut.head_requests_min);
+  command->add_option("--sessions", arguments->cut.sessions_max);
+  command->add_option("--requests", arguments->cut.requests_max);
+  command->add_option("--until", arguments->until);
+  command->add_option("--sub-agents", arguments->sub_agents);
   command->callback([arguments, status] { *status = run_cut(*arguments); });
 }
 
@@ -198,10 +169,7 @@ void report_written(const std::string& path, const v1::TraceFooter& footer) {
 }
 
 void add_trace_command(CLI::App& app, int* exit_status) {
-  CLI::App* const trace =
-      app.add_subcommand("trace",
-                         "Example: kvtwin trace import weka traces_710.tar.xz --out=weka.trace\n\n"
-                         "Imports, exports, inspects, cuts and synthesises traces.");
+  CLI::App* const trace = app.add_subcommand("trace");
   trace->require_subcommand(1);
   add_import(*trace, exit_status);
   add_export(*trace, exit_status);
@@ -209,8 +177,7 @@ void add_trace_command(CLI::App& app, int* exit_status) {
   add_cut(*trace, exit_status);
   add_trace_synth_command(*trace, exit_status);
   add_trace_task_command(*trace, exit_status);
-  CLI::App* const list =
-      trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats.");
+  CLI::App* const list = trace->add_subcommand("formats");
   list->callback([exit_status] {
     for (const TraceFormat& format : formats()) {
       fmt::print("  {:<18}{:<9}{}\n", format.name, format.exporter != nullptr ? "in, out" : "in",

@@ -92,24 +92,16 @@ int run_synth(SynthArguments arguments) {
 }  // namespace
 
 void add_trace_synth_command(CLI::App& trace, int* exit_status) {
-  CLI::App* const command = trace.add_subcommand(
-      "synth",
-      "Example: kvtwin trace synth coding-agent-like --sessions=200 --seed=7 --set=share_groups=4 "
-      "--out=agents.trace\n\n"
-      "Draws a trace from a recipe: the same recipe, parameters and seed give the same bytes anywhere. "
-      "`kvtwin trace synth --list` lists the recipes with their parameters.");
+  CLI::App* const command = trace.add_subcommand("synth");
   const auto arguments = std::make_shared<SynthArguments>();
   arguments->options.sessions = 100;
   arguments->options.seed = 1;
-  command->add_option("RECIPE", arguments->options.recipe, "a recipe");
-  command->add_option("--out", arguments->out, "the trace to write");
-  command->add_option("--sessions", arguments->options.sessions, "how many")->capture_default_str();
-  command->add_option("--seed", arguments->options.seed, "seed of the draw")->capture_default_str();
-  command->add_option("--set", arguments->sets, "NAME=VALUE, a parameter of the recipe; may be repeated")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  command->add_flag("--list", arguments->list, "list the recipes and their parameters");
+  command->add_option("RECIPE", arguments->options.recipe);
+  command->add_option("--out", arguments->out);
+  command->add_option("--sessions", arguments->options.sessions);
+  command->add_option("--seed", arguments->options.seed);
+  add_repeated(command, "--set", &arguments->sets);
+  command->add_flag("--list", arguments->list);
   command->callback([arguments, exit_status] { *exit_status = run_synth(*arguments); });
 }
 

@@ -55,31 +55,21 @@ int run_make_task(const TaskArguments& arguments) {
 }  // namespace
 
 void add_trace_task_command(CLI::App& trace, int* exit_status) {
-  CLI::App* const command = trace.add_subcommand(
-      "make-task",
-      "Example: kvtwin trace make-task multi_key --sessions=125 --questions=4 --seed=7 "
-      "--out=multi_key.trace\n\n"
-      "Writes sessions with real token ids whose outputs are the correct answers, for `kvtwin evaluate` "
-      "and "
-      "for models/train/. The same task, split, seed and sizes give the same bytes anywhere. "
-      "`kvtwin trace make-task --list` lists the tasks.");
+  CLI::App* const command = trace.add_subcommand("make-task");
   const auto arguments = std::make_shared<TaskArguments>();
   TaskOptions& options = arguments->options;
   options.sessions = 100;
   options.seed = 1;
-  command->add_option("TASK", options.task, "a task");
-  command->add_option("--out", arguments->out, "the trace to write");
-  command->add_option("--arrays", arguments->arrays,
-                      "or PREFIX.tokens.npy and PREFIX.scored.npy, a row per session");
-  command->add_option("--sessions", options.sessions, "how many")->capture_default_str();
-  command->add_option("--questions", options.questions, "of a session, if they fit")->capture_default_str();
-  command->add_option("--tokens", options.tokens, "of a session, at most")->capture_default_str();
-  command->add_flag("--drop-turns", options.drop_turns,
-                    "a turn's question and answer leave the context when it ends; not with --arrays");
-  command->add_option("--split", options.split, "train or test, which never have the same draws")
-      ->capture_default_str();
-  command->add_option("--seed", options.seed, "seed of the draw")->capture_default_str();
-  command->add_flag("--list", arguments->list, "list the tasks");
+  command->add_option("TASK", options.task);
+  command->add_option("--out", arguments->out);
+  command->add_option("--arrays", arguments->arrays);
+  command->add_option("--sessions", options.sessions);
+  command->add_option("--questions", options.questions);
+  command->add_option("--tokens", options.tokens);
+  command->add_flag("--drop-turns", options.drop_turns);
+  command->add_option("--split", options.split);
+  command->add_option("--seed", options.seed);
+  command->add_flag("--list", arguments->list);
   command->callback([arguments, exit_status] { *exit_status = run_make_task(*arguments); });
 }
 

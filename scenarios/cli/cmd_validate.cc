@@ -125,8 +125,7 @@ int run_validate(ValidateArguments arguments) {
 }  // namespace
 
 void add_validate_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("validate", "compare real runs with their simulation");
-  command->set_help_flag();
+  CLI::App* const command = app.add_subcommand("validate");
   const auto arguments = std::make_shared<ValidateArguments>();
   command->add_option("SCENARIO", arguments->request.scenarios)->required();
   command->add_option("--recorded", arguments->recorded);
@@ -134,7 +133,7 @@ void add_validate_command(CLI::App& app, int* status) {
   command->add_option("--repeats", arguments->request.repeats);
   command->add_option("--backend", arguments->request.backend);
   command->add_option("--clock", arguments->request.clock);
-  command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
+  add_repeated(command, "--set", &arguments->request.sets);
   command->add_option("--known", arguments->known);
   command->add_option("--baseline", arguments->baseline);
   command->add_flag("--part", arguments->part);

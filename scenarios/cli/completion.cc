@@ -1,5 +1,3 @@
-#include "scenarios/cli/completion.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,11 +16,10 @@ struct CommandWords {
   std::string path;
   std::vector<std::string> options;
   std::vector<std::string> commands;
-  const CLI::App* app;
 };
 
 void collect(const CLI::App& app, const std::string& path, std::vector<CommandWords>* out) {
-  CommandWords words{path, {"--help"}, {}, &app};
+  CommandWords words{path, {"--help"}, {}};
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames())
       words.options.push_back("--" + name + (option->get_items_expected_max() > 0 ? "=" : ""));
@@ -126,12 +123,11 @@ std::string manual_page(const std::vector<CommandWords>& all) {
       "KV-cache policy does to LLM serving\n.SH SYNOPSIS\n.B kvtwin\n.I COMMAND\n[\\fIARGUMENTS\\fR] "
       "[\\fB\\-\\-OPTION\\fR[=\\fIVALUE\\fR]]...\n.SH DESCRIPTION\n",
       KVTWIN_VERSION);
-  page += preformatted(help_text(""));
+  page += preformatted(help_text("kvtwin"));
   page += ".SH COMMANDS\n";
   for (const CommandWords& one : all) {
-    if (one.path.empty()) continue;
-    const std::string text = help_text(one.path);
-    page += fmt::format(".SS kvtwin {}\n", one.path) + preformatted(text.empty() ? one.app->help() : text);
+    if (!one.path.empty())
+      page += fmt::format(".SS kvtwin {}\n", one.path) + preformatted(help_text("kvtwin " + one.path));
   }
   page +=
       ".SH ENVIRONMENT\n.TP\n.B KVTWIN_MODELS\nThe folder of models, devices and nodes, instead of the one "
@@ -144,12 +140,9 @@ std::string manual_page(const std::vector<CommandWords>& all) {
 }  // namespace
 
 void add_completion_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand(
-      "completion",
-      "Example: kvtwin completion bash > ~/.local/share/bash-completion/completions/kvtwin\n\n"
-      "Prints a completion script for bash or zsh.");
+  CLI::App* const command = app.add_subcommand("completion");
   const auto shell = std::make_shared<std::string>();
-  command->add_option("SHELL", *shell, "bash or zsh")->required();
+  command->add_option("SHELL", *shell)->required();
   command->callback([&app, shell, status] {
     if (*shell != "bash" && *shell != "zsh") {
       *status =
@@ -162,8 +155,7 @@ void add_completion_command(CLI::App& app, int* status) {
 }
 
 void add_man_command(CLI::App& app, int* status) {
-  CLI::App* const command =
-      app.add_subcommand("man", "Example: kvtwin man | man -l -\n\nPrints the manual page.");
+  CLI::App* const command = app.add_subcommand("man");
   command->callback([&app, status] {
     fmt::print("{}", manual_page(all_commands(app)));
     *status = kExitDone;

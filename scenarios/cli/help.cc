@@ -18,14 +18,9 @@ std::vector<std::string> usual_words(std::vector<std::string> words) {
   return words;
 }
 
-// Commands that CLI11 describes have a page there too, which is written from what they print.
-std::string help_text(const std::string& command) {
-  constexpr std::string_view kByHand[] = {
-      "",       "run",    "replay", "compare", "evaluate", "explain",  "inspect-policy", "sweep", "plan",
-      "report", "import", "export", "observe", "serve",    "validate", "list",           "doctor"};
-  if (std::find(std::begin(kByHand), std::end(kByHand), command) == std::end(kByHand)) return "";
+std::string help_text(const std::string& path) {
   const std::string_view page = kCommandLinePage;
-  const std::string heading = "\n## kvtwin" + (command.empty() ? "" : " " + command) + "\n\n```text\n";
+  const std::string heading = "# " + path + "\n\n```text\n";
   const size_t begin = page.find(heading) + heading.size();
   return std::string(page.substr(begin, page.find("```\n", begin) - begin));
 }

@@ -16,12 +16,7 @@
 
 #include "models/files/textproto.h"
 #include "scenarios/cli/cli.h"
-#include "scenarios/cli/cmd_device.h"
-#include "scenarios/cli/cmd_import.h"
-#include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
-#include "scenarios/cli/completion.h"
-#include "scenarios/cli/help_formatter.h"
 #include "scenarios/cli/version.h"
 #include "scenarios/load/foreign_words.h"
 
@@ -50,15 +45,14 @@ std::vector<std::string> command_names(CLI::App& app) {
   return names;
 }
 
-// Checks what CLI11 would accept or report in its own words. Prints requested help and sets *done.
-Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, bool* done) {
+// Checks what CLI11 would accept or report in its own words. Appends the named commands to *path, as in
+// "kvtwin trace import". Prints requested help and sets *done.
+Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, std::string* path,
+                         bool* done) {
   CLI::App* app = &root;
-  std::string path = "kvtwin", command;
   for (const std::string& word : words) {
     if (word == "--help") {
-      std::string text = help_text(command);
-      if (app != &root && app->get_parent() != &root) text.clear();
-      fmt::print("{}", text.empty() ? app->help() : text);
+      fmt::print("{}", help_text(*path));
       *done = true;
       return {};
     }
@@ -71,43 +65,34 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       const std::string name = word.substr(0, word.find('='));
       const CLI::Option* option = app->get_option_no_throw(name);
       if (option == nullptr) {
-        return make_error(path, fmt::format("no option \"{}\"", name), nearest(name, option_names(*app)));
+        return make_error(*path, fmt::format("no option \"{}\"", name), nearest(name, option_names(*app)));
       }
       const bool takes_value = option->get_items_expected_max() > 0;
       if (takes_value && word.find('=') == std::string::npos) {
-        return make_error(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
+        return make_error(*path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
       }
       // CLI11 would accept "-1", and numbers of any length.
       if (takes_value && option->get_type_name() == "UINT" && !is_whole_number(word.substr(name.size() + 1)))
         return make_error(word, "is not a whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
-      return make_error(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
+      return make_error(*path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
     } else if (!app->get_subcommands({}).empty()) {
       const std::vector<CLI::App*> named =
           app->get_subcommands([&](CLI::App* one) { return one->get_name() == word; });
       if (named.empty()) {
-        return make_error(path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
+        return make_error(*path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
       }
       app = named.front();
-      path += " " + word;
-      if (command.empty()) command = word;
+      *path += " " + word;
     }
   }
   return {};
 }
 
-// The innermost command that the parsed words name.
-const CLI::App& named_command(const CLI::App& app) {
-  const std::vector<CLI::App*> named = app.get_subcommands();
-  return named.empty() ? app : named_command(*named.front());
-}
-
 int run_main(const std::vector<std::string>& given) {
   const std::vector<std::string> words = usual_words(given);
   CLI::App app("kvtwin", "kvtwin");
-  app.set_help_flag();
-  app.formatter(std::make_shared<HelpFormatter>());  // commands inherit it
-  app.option_defaults()->always_capture_default();
+  app.set_help_flag();  // commands inherit it
   int status = kExitDone;
   add_run_command(app, &status);
   add_replay_command(app, &status);
@@ -135,22 +120,22 @@ int run_main(const std::vector<std::string>& given) {
   add_man_command(app, &status);
   app.require_subcommand(1);
   if (words.empty()) {
-    fmt::print("{}", help_text(""));
+    fmt::print("{}", help_text("kvtwin"));
     return kExitDone;
   }
   bool done = false;
-  if (Result<void> ok = check_words(app, words, &done); !ok) return complain(ok.error());
+  std::string path = "kvtwin";
+  if (Result<void> ok = check_words(app, words, &path, &done); !ok) return complain(ok.error());
   if (done) return kExitDone;
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ArgumentMismatch& error) {
-    const std::string path = command_path(named_command(app)), text = error.what();
+    const std::string text = error.what();
     // CLI11: "--need: At Most 1 required but received 2".
     const size_t at = text.find(": At Most 1 required");
     if (at == std::string::npos) return complain(Error{path, text, path + " --help"});
     return complain(Error{path, fmt::format("{} is given more than once", text.substr(0, at)), "keep one"});
   } catch (const CLI::ParseError& error) {
-    const std::string path = command_path(named_command(app));
     return complain(Error{path, error.what(), path + " --help"});
   }
   return status;

@@ -105,7 +105,7 @@ class MethodServer {
     core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.requests_max = shape_.requests + 1;
     core.step_tokens_max = kChunk, core.prefix_cache = false;
     PolicySet& set = core.policies;
-    set.scorer = "snapkv", set.budget = "uniform", set.layout = "compact";
+    set.scorer = "snapkv", set.budget = "uniform", set.layout = "compact", set.identity = "none";
     set.layout_spec.layers = model.llm.layers, set.layout_spec.kv_heads = model.llm.kv_heads;
     cuda::CompressedOptions options;
     options.config.core = core;

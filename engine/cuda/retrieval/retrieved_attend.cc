@@ -48,7 +48,7 @@ ListedAttention RetrievedCache::sealing() const {
           .layers_dense = spec_.layers_dense,
           .kind = kind_,
           .speculation = spec_.speculation,
-          .fills = !sealed_.empty()};
+          .fills = fills_};
 }
 
 void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
@@ -163,7 +163,7 @@ ChoiceArgs RetrievedCache::choice_args(const ListedOperation& one, const LayerRo
                                        const DeviceRows& rows) const {
   ChoiceArgs args = choices_.args(chooser(one.layer), step_of(one));
   args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = upload_.at(at_.lists);
+  args.lists = tables_.on_device();
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // part of the upload, rewritten for each layer
   if (!forced_outcomes_.empty())
@@ -202,7 +202,7 @@ void RetrievedCache::recall(const ListedOperation& one, const ChoiceArgs& args) 
   const bool concurrent = step_of(one) == ChoosesFor::kNextStep;
   for (const ChoiceRow& row : choice_rows_) {
     for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
-      order_->touches(one.stream, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + one.layer,
+      order_->touches(one.stream, Access::kRead, kHostCopy, tables_[row.owners + i] * llm_.layers + one.layer,
                       "recall");
   }
   order_->touches(one.stream, Access::kRead, kChoices, one.layer, "recall");
@@ -213,7 +213,7 @@ void RetrievedCache::recall(const ListedOperation& one, const ChoiceArgs& args) 
       order_->wait_for(one.stream);
     }
     return copied_->start(args.step, chooser(one.layer), host_layer(one.layer), pages_.layer(one.layer),
-                          choice_rows_, lists_, order_->stream(one.stream));
+                          choice_rows_, tables_.numbers(), order_->stream(one.stream));
   }
   const RecallMove* const moves = concurrent ? args.after : args.before;
   const uint32_t* const count = concurrent ? &args.counts->moves_after : &args.counts->before;
@@ -248,6 +248,7 @@ void RetrievedCache::enter_residents(const StepStream& on) {
       copy_window(on.stream);
     } else if (one.kind == Operation::kUpload) {
       enter_upload_.send(on.stream);
+      tables_.put(enter_upload_, on.stream);
     } else {
       fill_slots(one);
     }
@@ -260,9 +261,10 @@ void RetrievedCache::enter_residents(const StepStream& on) {
 }
 
 void RetrievedCache::add_entering() {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear();
+  choice_rows_.clear(), sealed_.clear(), tables_.clear_step();
+  fills_ = false;
   for (Request* const request : entering_) {
-    ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->host_copies.size()));
+    ChoiceRow choice = choice_of(request, static_cast<uint32_t>(request->host_copies.size()));
     choice.row = choice.state;
     choice.table = static_cast<uint32_t>(choice_rows_.size()) * llm_.kv_heads * shape_.selectable;
     choice.table_stride = shape_.selectable;
@@ -288,7 +290,7 @@ void RetrievedCache::fill_slots(const ListedOperation& one) {
   ChoiceArgs args = choices_.spare_args(chooser(one.layer));
   args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = enter_upload_.at(at_.lists);
+  args.lists = tables_.on_device();
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
   if (one.kind == Operation::kRecall) return recall(one, args);

@@ -119,6 +119,9 @@ Result<void> RetrievedCache::allocate() {
   // Lists of all pages, and what each request adds to the lists of a step.
   const uint64_t lists =
       (uint64_t{memory_.pages_gpu} + memory_.pages_host) * sizeof(uint32_t) + (uint64_t{1} << 20);
+  const uint64_t pages = uint64_t{memory_.pages_gpu} + memory_.pages_host;
+  // A request's pages to choose from, and its slots.
+  tables_ = DeviceTables(2 * pages + uint64_t{memory_.requests_max} * 2 * shape_.selectable, pages);
   for (DeviceLists* const list : {&upload_, &enter_upload_}) {
     if (memory_.requests_max > 0) list->reserve(lists);
   }
@@ -142,15 +145,13 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   KVT_CHECK(launch.compressions.empty());
   order_->compute_on(on);
   if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
-  choice_rows_.clear();
-  lists_.clear();
-  sealed_.clear();
-  retained_.clear();
-  dense_.clear();
+  clear_lists();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  choosing_ = static_cast<uint32_t>(choice_rows_.size()), fills_ = !sealed_.empty();
+  if (decodes_ > 0 && padded_forms() > 0) pad(launch.tokens_padded, rows);
   send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kSelect, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
@@ -171,7 +172,7 @@ bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
   upload_.add_to(graph_key, at_.retained);
   upload_.add_to(graph_key, at_.forced_outcome);
   upload_.add_to(graph_key, at_.summaries);
-  graph_key->add(upload_.at(at_.lists));
+  graph_key->add(tables_.on_device());
   return spec_.layers_dense == 0 || dense_.repeats(graph_key);
 }
 
@@ -189,7 +190,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
   order_->step_ended();
   recall_deferred();
   values->recalls.assign(llm_.layers, {});
-  const auto rows = static_cast<uint32_t>(choice_rows_.size());
+  const uint32_t rows = choosing_;
   // Counts are behind the last layer's choice, which is long over: it runs beside that layer.
   if (ahead() && rows > 0) order_->wait_for(StreamKind::kSelect);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {
@@ -232,6 +233,7 @@ void RetrievedCache::notify(const Command& command) {
     return;
   }
   if (offloaded_) free_states_.push_back(found->second.state);
+  free_tables(&found->second);
   requests_.erase(found);
 }
 

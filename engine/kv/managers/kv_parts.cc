@@ -13,14 +13,21 @@ std::unique_ptr<PagePool> make_pool(uint32_t first, uint32_t pages) {
 
 }  // namespace
 
-KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
+KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch,
+                 PrefixIndex* others_index, PageCache* others_cache)
     : gpu(PageId{0}, gpu_pages, context->config.page_order),
       host(make_pool(context->config.pages_gpu, context->config.pages_host)),
       disk(make_pool(context->config.pages_gpu + context->config.pages_host, context->config.pages_disk)),
-      index(context->config.page_tokens / context->config.unit_tokens,
-            shares == Shares::kHost ? host.get() : &gpu, shares == Shares::kHost ? nullptr : host.get(),
-            make_prefix_eviction(context->config, context->config.page_tokens), watch, disk.get()),
-      tiers{&gpu, host.get(), disk.get(), &index, watch},
+      own_index(others_index != nullptr
+                    ? nullptr
+                    : std::make_unique<PrefixIndex>(
+                          context->config.page_tokens / context->config.unit_tokens,
+                          shares == Shares::kHost ? host.get() : &gpu,
+                          shares == Shares::kHost ? nullptr : host.get(),
+                          make_prefix_eviction(context->config, context->config.page_tokens), watch,
+                          disk.get())),
+      index(others_index != nullptr ? *others_index : *own_index),
+      tiers{&gpu, host.get(), disk.get(), &index, others_cache != nullptr ? others_cache : &index, watch},
       transfers(context->config.engine, tiers,
                 {context->config.offload_pages_target, context->config.spill_pages_target,
                  context->config.offload_batch_pages},

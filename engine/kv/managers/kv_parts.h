@@ -18,7 +18,11 @@ struct KvParts {
   // pages.
   enum class Shares : uint8_t { kGpu, kHost };
   // `gpu_pages`: pages or logical pages. `watch` may be null; it must outlive this, and so must *context.
-  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch);
+  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
+      : KvParts(context, gpu_pages, shares, watch, nullptr, nullptr) {}
+  // The index and the cache are others', and must outlive this; null: it has an index of its own.
+  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch, PrefixIndex* others_index,
+          PageCache* others_cache);
   KvParts(const KvParts&) = delete;
   KvParts& operator=(const KvParts&) = delete;
 
@@ -30,7 +34,8 @@ struct KvParts {
 
   PagePool gpu;
   std::unique_ptr<PagePool> host, disk;  // null: there is no such tier
-  PrefixIndex index;
+  std::unique_ptr<PrefixIndex> own_index;
+  PrefixIndex& index;
   const PageTiers tiers;
   TransferManager transfers;
 };

@@ -245,7 +245,7 @@ bool MixedPrecisionKvManager::swap_out(RequestIndex request) {
   // Of an entry that was planned in this step, only a decoded KV entry can be removed.
   if (computed == 0 || progress.launched_out() || r.unlaunched || !r.entries.waiting.empty()) return false;
   if (r.entries.at > computed && computed < progress.prompt) return false;
-  if (!parts_.index.free_host_pages(r.entries.pages())) return false;
+  if (!parts_.tiers.free_host_pages(r.entries.pages())) return false;
   held_.entries -= computed;
   held_.pages -= r.entries.pages();
   if (r.entries.at > computed) {
@@ -254,7 +254,7 @@ bool MixedPrecisionKvManager::swap_out(RequestIndex request) {
     for (; uint64_t{r.span() - 1} * page >= computed; r.pages.pop_back())
       parts_.tiers.free_gpu(r.pages.back());
   }
-  SharedPages shared{&parts_.index, r.prefix.pin, {}};
+  SharedPages shared{r.prefix.pin, {}};
   logical_pages_.clear();
   parts_.index.gpu_pages(r.prefix.pin, &logical_pages_);
   logical_pages_.insert(logical_pages_.end(), r.pages.begin(), r.pages.end());

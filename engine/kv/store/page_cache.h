@@ -21,6 +21,10 @@ class PageCache {
   // Evicts until `count` pages or more are evicted, and appends them, the first to be used first. REQUIRES:
   // pages_evictable() >= count.
   virtual void evict_pages(uint32_t count, std::vector<PageId>* pages) = 0;
+  // Of those, pages with a copy on the host.
+  virtual uint32_t pages_evictable_copied() const = 0;
+  // Evicts and appends what would be offloaded next. REQUIRES: there is such (Offload::kHostHoldsNewer).
+  virtual void evict_uncopied(std::vector<PageId>* pages) = 0;
 };
 
 }  // namespace kvtwin

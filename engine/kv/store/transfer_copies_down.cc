@@ -25,7 +25,7 @@ bool TransferManager::start_copies_down(uint64_t reserved, bool offloads, std::v
 }
 
 bool TransferManager::below_offload_target(uint32_t newly_taken) const {
-  return uint64_t{tiers_.gpu->pages_free()} + tiers_.index->pages_evictable_copied() + offloads_.pages <
+  return uint64_t{tiers_.gpu->pages_free()} + tiers_.cache->pages_evictable_copied() + offloads_.pages <
          uint64_t{limits_.offload_pages_target} + newly_taken;
 }
 
@@ -39,11 +39,12 @@ bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* ou
     using Offload = PrefixIndex::Offload;
     Offload answer = index.start_offload(limits_.batch_pages, &transfer.pin, &transfer.first,
                                          &transfer.source, &transfer.target);
+    transfer.numbers = transfer.target;
     if (answer == Offload::kStarted &&
-        reserved > uint64_t{tiers_.gpu->pages_free()} + index.pages_evictable()) {
+        reserved > uint64_t{tiers_.gpu->pages_free()} + tiers_.cache->pages_evictable()) {
       // Pages cannot be evicted while they are copied: reserved pages must remain available.
       // (Copies were dropped for it, so retrying at once might never end.)
-      index.offload_failed(transfer.pin, transfer.target);
+      index.offload_failed(transfer.pin, transfer.numbers);
       offloads_.barred = true;
       answer = Offload::kNothingToOffload;
     }
@@ -51,8 +52,14 @@ bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* ou
       undo(&transfer);
       if (answer == Offload::kNothingToOffload) return lost;
       lost = true;
-      tiers_.free_gpu(index.evict_uncopied_page());  // the oldest on either tier: not worth a copy
+      std::vector<PageId> oldest;  // on either tier: not worth a copy
+      tiers_.cache->evict_uncopied(&oldest);
+      for (const PageId page : oldest) tiers_.free_gpu(page);
       continue;
+    }
+    if (tiers_.watch != nullptr) {
+      tiers_.watch->resolve(&transfer.source);
+      tiers_.watch->resolve(&transfer.target);
     }
     lost = true;  // pages being copied are unavailable meanwhile
     ++offloads_.live;
@@ -93,9 +100,10 @@ void TransferManager::settle_offload(const Transfer& transfer, bool arrived) {
   --offloads_.live;
   offloads_.pages -= static_cast<uint32_t>(transfer.source.size());
   if (arrived) {
-    tiers_.index->offloaded(transfer.pin, transfer.first, transfer.target);
+    if (tiers_.watch != nullptr) tiers_.watch->arrived(transfer.numbers, transfer.target);
+    tiers_.index->offloaded(transfer.pin, transfer.first, transfer.numbers);
   } else {
-    tiers_.index->offload_failed(transfer.pin, transfer.target);
+    tiers_.index->offload_failed(transfer.pin, transfer.numbers);
     offloads_.barred = true;
   }
 }

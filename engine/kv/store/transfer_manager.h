@@ -44,10 +44,11 @@ struct Transfer {
   bool to_request = false;  // kLoad
   bool submitted = false;   // false while steps in flight still write the pages (kSwapOut)
   bool live = false;
-  Pin pin;                           // pages of an index that it reads, or that precede those it copies
-  PrefixIndex* pinned_in = nullptr;  // that index; another than the tiers' for prefix checkpoints (kSwapOut)
-  uint32_t first = 0;                // position of the first page that it copies
+  Pin pin;             // pages of the index that it reads, or that precede those it copies
+  uint32_t first = 0;  // position of the first page that it copies
   std::vector<PageId> source, target;
+  // kLoad, kOffload: the numbers that the index has for the target (HoldWatch).
+  std::vector<PageId> numbers;
   // GPU pages that it owns: those that a swapped-out request gave away, or else its target. They are logical
   // where pages hold KV entries of positions far apart (mixed_precision_pool.h).
   std::vector<PageId> own;
@@ -56,9 +57,8 @@ struct Transfer {
   RequestId request{};
 };
 
-// Pages of a request that an index shares among requests and protects by a pin.
+// Pages of a request that the index shares among requests and protects by a pin.
 struct SharedPages {
-  PrefixIndex* index = nullptr;
   Pin pin;
   std::vector<PageId> pages;
   std::vector<PageId> copied{};  // the pages to copy, if these and the request's own are logical
@@ -68,7 +68,7 @@ struct SharedPages {
 struct CopyDownLimits {
   uint32_t offload_pages_target = 0;
   uint32_t spill_pages_target = 0;
-  uint32_t batch_pages = 0;
+  uint32_t batch_pages = 0;  // of the index, where a page may stand for several
 };
 
 class TransferManager {

@@ -133,7 +133,7 @@ void check_swapped_formats(const LlmSpec& llm, uint64_t seed, ComparedFormats* o
                        .output_tokens_max = 60,
                        .roles = true});
   cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
-  StepsByRequest recorded(&tokens, llm.vocab);
+  StepsByRequest recorded(&tokens, llm.vocab, config.page_tokens);
   const bool concurrent_copies = tested_kind().concurrent_copies && seed % 2 == 1;
   const std::unique_ptr<TestedEngine> engine = model->mixed_precision(config, concurrent_copies, &tokens);
   recorded.use(engine.get());

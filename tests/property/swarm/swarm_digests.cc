@@ -28,6 +28,7 @@ constexpr uint64_t kFamilies[] = {
     kPassSeeds,
     kCheckpointRoomSeeds,
     kFormatSwapSeeds,
+    kCheckpointHostSeeds,
 };
 
 std::string line_of(uint64_t first) {

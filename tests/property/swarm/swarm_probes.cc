@@ -195,6 +195,9 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
       if (engine->prefix_checkpoints.at(prefix_hit.prefix_checkpoint) != request.session)
         hit("a request started with another session's prefix checkpoint");
       if (request.preempted > 0) hit("a preempted request started with a prefix checkpoint");
+      if (std::any_of(prefix_hit.pages.begin(), prefix_hit.pages.end(),
+                      [&](PageId page) { return engine->loaded.contains(page); }))
+        hit("a prefix checkpoint from the host was reused");
     } else {
       hit("a request continued after its own prefix checkpoint");
       if (entry->kind == EntryKind::kDecode) hit("a request decoded after its own prefix checkpoint");
@@ -202,6 +205,7 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
     if (std::any_of(prefix_hit.shared.begin(), prefix_hit.shared.end(), [](uint32_t n) { return n > 0; }))
       hit("a prefix checkpoint shared a page with the one before");
   }
+  for (const PageAllocation& allocation : c.allocations) engine->loaded.erase(allocation.page);
   for (const PrefixCheckpoint& prefix_checkpoint : c.prefix_checkpoints) {
     const PlanEntry& entry = c.entries[prefix_checkpoint.entry];
     hit("a prefix checkpoint was taken");
@@ -302,6 +306,7 @@ void ProbeObserver::notify(const StartTransfer& c) {
   if (c.kind == TransferKind::kLoad && recalling(engine)) hit("two loads at once");
   if (c.kind == TransferKind::kLoad && engine.launched > engine.done)
     hit("a load while a step was in flight");
+  if (c.kind == TransferKind::kLoad) engine.loaded.insert(c.target.begin(), c.target.end());
   if (c.kind == TransferKind::kSwapOut) {
     hit("a request was swapped out");
     if (engine.launched > engine.done) hit("a swap-out while a step was in flight");

@@ -45,6 +45,7 @@ class ProbeObserver final : public Observer {
     std::map<uint32_t, SessionId> prefix_checkpoints;  // by number: session of its request
     std::set<PageId> host_copies;                      // host pages that a request has started with
     std::set<PageId> returned;                         // GPU pages that were swapped in
+    std::set<PageId> loaded;                           // GPU pages that were loaded, and not allocated since
     std::set<RequestId> unanswered;                    // requests whose counts the backend has not reported
 
     void forget(TransferId transfer) {

@@ -112,7 +112,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
-  config.graphs_max = graphs, config.issued = std::move(issued);
+  config.graphs_max = graphs, config.issued = std::move(issued), config.row_sizes = core.capture_sizes;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
     const RetrievalKind method = method_named(setting.retrieval);

@@ -88,34 +88,6 @@ TEST_CASE("catalog: every shipped file loads, and every node's device exists") {
   }
 }
 
-TEST_CASE("catalog: an unknown name is answered with the nearest names") {
-  const auto problem = Catalog().llm("lama-3.1-8b");
-  REQUIRE_FALSE(problem);
-  CHECK(problem.error().text().find("no llm is called \"lama-3.1-8b\"") != std::string::npos);
-  CHECK(problem.error().text().find("did you mean \"llama-3.1-8b\"") != std::string::npos);
-  const auto alien = Catalog().device("abacus");
-  REQUIRE_FALSE(alien);
-  CHECK(alien.error().hint.find("known: a100-40gb") != std::string::npos);
-  CHECK_FALSE(Catalog().node("/nowhere/x.textproto"));
-}
-
-TEST_CASE("catalog: errors have line and column, and all errors of a file are reported together") {
-  const auto problem = parse_llm("name: \"x\"\nlayer: 3\nheads: 4\n", "x.textproto");
-  REQUIRE_FALSE(problem);
-  const std::string text = problem.error().text();
-  CHECK(text.find("x.textproto:2:") == 0);
-  CHECK(text.find("did you mean \"layers\"") != std::string::npos);
-  const auto zero = parse_llm("layers: 0 query_heads: 8 kv_heads: 8 head_dim: 64", "x");
-  REQUIRE_FALSE(zero);
-  CHECK(zero.error().text() == "x: layers is 0; 1 to 1000 is right");
-  const auto type = parse_device("hbm_bytes { value: \"many\" }", "d.textproto");
-  REQUIRE_FALSE(type);
-  CHECK(type.error().where == "d.textproto:1:20");
-  const auto bare = parse_device("hbm_bytes { value: 1e9 basis: MEASURED }", "d");
-  REQUIRE_FALSE(bare);
-  CHECK(bare.error().what.find("hbm_bytes has no source\nd: no figure \"hbm_bytes_per_s\"") == 0);
-}
-
 TEST_CASE("catalog: hostile text is refused with an error") {
   for (const std::string& text :
        {std::string("\xff\xfe\x00\x01", 4), std::string(100000, '{'), std::string("moe {"),

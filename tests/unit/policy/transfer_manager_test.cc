@@ -17,7 +17,7 @@ constexpr uint32_t kIndex = 3;
 struct Engine {
   Engine() : Engine(CopyDownLimits{.batch_pages = 4}) {}
   explicit Engine(const CopyDownLimits& limits)
-      : manager(EngineId{2}, {&gpu, &host, &disk, &index}, limits, &digest) {}
+      : manager(EngineId{2}, {&gpu, &host, &disk, &index, &index}, limits, &digest) {}
 
   // A pin over the first `pages` pages of a prompt that others share.
   Pin cached(uint32_t pages) {
@@ -30,7 +30,7 @@ struct Engine {
   }
   // The same, as a request's shared pages.
   SharedPages shared(uint32_t pages) {
-    SharedPages all{&index, cached(pages), {}};
+    SharedPages all{cached(pages), {}};
     index.gpu_pages(all.pin, &all.pages);
     return all;
   }
@@ -97,7 +97,7 @@ TEST_CASE("transfers: a swap-out that was not submitted ends with its request") 
   Engine e;
   std::vector<PageId> own;
   Engine::take(&e.gpu, 3, &own);
-  e.manager.wait(&e.manager.swap_out({&e.index, {}, {}}, &own), kIndex, kRequest);
+  e.manager.wait(&e.manager.swap_out({}, &own), kIndex, kRequest);
   e.manager.leave(kRequest);
   CHECK(e.manager.live() == 0);
   CHECK(e.out.empty());

@@ -131,25 +131,6 @@ TEST_CASE("measured: vLLM's histograms, between two scrapes") {
   CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().requests_per_s() == 0);
 }
 
-TEST_CASE("measured: other input is reported with the place and the remedy") {
-  const auto has = [](const std::string& text, const char* part) {
-    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
-  };
-  has(detect_measured("hello", "x").error().text(), "x: is not a result that can be imported");
-  has(said(read_bench("[1]", "x", -1)), "x:1: is not a JSON object");
-  has(said(read_bench("{}", "x", -1)), "has no list \"input_lens\"; save single requests too");
-  has(said(read_bench(R"({"input_lens":[1],"output_lens":[],"ttfts":[],"itls":[]})", "x", -1)),
-      "output_lens has 0 values, input_lens 1");
-  has(said(read_bench(R"({"input_lens":["a"],"output_lens":[1],"ttfts":[1],"itls":[[]]})", "x", -1)),
-      "x: input_lens of request 0 is \"a\"; a number of tokens");
-  has(said(read_bench(R"({"input_lens":[1],"output_lens":[1],"ttfts":[-1],"itls":[[]]})", "x", -1)),
-      "times in order");
-  has(said(read_aiperf("{\"metadata\":1}\n", "x")), "x:1: is not a record");
-  has(said(read_aiperf("", "x")), "holds no request");
-  has(said(read_prometheus("# TYPE a\nvllm:x{a=\"b\"}\n", "", 0, "x")), "x:2:");
-  has(said(read_prometheus("other 1\n", "", 0, "x")), "has no metric of vLLM");
-}
-
 TEST_CASE("measured: a server's request log, from the clients' arrivals where it has them") {
   const std::string log =
       R"({"request_id":"a","input_toks":10,"output_toks":3,"queued_ts":5.5,"first_token_ts":6.0,"last_token_ts":7.0})"

@@ -24,8 +24,6 @@ Errors errors_of(const std::string& text, const std::vector<std::string>& sets =
   return loaded ? Errors{} : loaded.error();
 }
 
-std::string at(const std::string& place) { return std::string(kPath) + ":" + place; }
-
 }  // namespace
 
 TEST_CASE("scenario: an absent field has its default, and the name is the file's") {
@@ -70,49 +68,6 @@ TEST_CASE("scenario: a preset's host times hold for simulated runs, and not besi
   const auto plain = parse_scenario(kGood, kPath, {});
   REQUIRE(plain);
   CHECK(plain->values.cost().front_end_request_ns() == 0);
-}
-
-TEST_CASE("scenario: every unknown field is reported with its line, its column and the nearest name") {
-  const Errors found = errors_of(kGood +
-                                 "policies {\n"
-                                 "  prefix_evicton: \"lru\"\n"
-                                 "}\n"
-                                 "limits { request_max: 3 }\n");
-  REQUIRE(found.size() == 2);
-  CHECK(found[0].where == at("5:3"));
-  CHECK(found[0].what == "no field \"prefix_evicton\" in Policies");
-  CHECK(found[0].hint.find("prefix_eviction") != std::string::npos);
-  CHECK(found[1].where == at("7:10"));
-  CHECK(found[1].hint.find("requests_max") != std::string::npos);
-}
-
-TEST_CASE("scenario: wrong values are reported together, each with its position") {
-  const Errors found = errors_of(
-      "model { name: \"llama-3.1-8b\" }\n"
-      "engines { routing: \"round_robbin\" }\n"
-      "memory { page_tokens: 0\n"
-      "         gpu_fraction: 1.5 }\n"
-      "trace { path: \"nowhere.jsonl\" }\n"
-      "replay { think_cap_s: -1 }\n");
-  std::string all;
-  for (const Error& one : found) all += one.text() + "\n";
-  CAPTURE(all);
-  REQUIRE(found.size() == 6);
-  CHECK(all.find("hardware.node is missing") != std::string::npos);
-  CHECK(all.find(at("2:11") + ": routing is \"round_robbin\"; did you mean \"round_robin\"") !=
-        std::string::npos);
-  CHECK(all.find(at("3:10") + ": page_tokens is 0") != std::string::npos);
-  CHECK(all.find(at("4:10") + ": gpu_fraction is 1.5") != std::string::npos);
-  CHECK(all.find(at("5:9") + ": ") != std::string::npos);
-  CHECK(all.find(at("6:10") + ": think_cap_s is -1") != std::string::npos);
-}
-
-TEST_CASE("scenario: text that is not a textproto is one error with its position") {
-  const Errors found = errors_of("model { name: }\n");
-  REQUIRE(!found.empty());
-  CHECK(found[0].where == at("1:15"));
-  CHECK(!errors_of(std::string("\x00\xff\x7f garbage {{{", 16)).empty());
-  CHECK(!errors_of("").empty());
 }
 
 TEST_CASE("scenario: --set reaches every kind of field and obeys the same checks") {

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/unit/sessions/foreign.h"
+#include "tests/unit/traces/hostile.h"
 
 namespace kvtwin {
 namespace {
 
-using testing::Collect;
-using testing::TempFile;
+using testing::Folder;
+using testing::imported;
+using testing::KeepAll;
 
 // One record; `rest` is the message and other fields.
 std::string line(const std::string& type, int second, const std::string& uuid, const std::string& parent,
@@ -44,13 +45,11 @@ std::string result(const std::string& id, size_t chars) {
 }
 
 v1::Session claude_session(const std::string& bytes, std::vector<std::string>* notes = nullptr) {
-  const TempFile file("log.jsonl", bytes);
-  Collect sink;
+  const Folder folder;
   ImportOptions options;
   options.notes = notes;
-  REQUIRE(testing::problem(import_claude_code(file.path(), options, &sink)) == "");
+  const KeepAll sink = imported("claude-code", folder.write("log.jsonl", bytes), options);
   REQUIRE(sink.sessions.size() == 1);
-  CHECK(sink.finished == 1);
   return sink.sessions[0];
 }
 
@@ -238,27 +237,13 @@ TEST_CASE("an API error is a failed request without output") {
   CHECK(node.prov(0).prov() == v1::ESTIMATED);
 }
 
-TEST_CASE("malformed logs are reported by file and line") {
-  const auto text_of = [](const std::string& bytes) {
-    return testing::error_of(import_claude_code, "bad.jsonl", bytes);
-  };
-  CHECK(text_of("").find("no requests of Claude Code in it") != std::string::npos);
-  CHECK(text_of(kTwoRequests + "{\"type\":").find("bad.jsonl:6: ") != std::string::npos);
-  CHECK(text_of("[1,2]\n").find("is no object") != std::string::npos);
-  CHECK(text_of(R"({"type":"user","timestamp":"yesterday"})")
-            .find("timestamp \"yesterday\" is no time; 2026-") != std::string::npos);
-  CHECK(text_of(line("user", 1, "u1", "", said("x")) +
-                line("assistant", 2, "a", "u1", answer("m", text(1), -5, 0, 0)))
-            .find("\"input_tokens\" is -5") != std::string::npos);
-}
-
 TEST_CASE("hostile logs give an Error or a valid trace, without a crash") {
   const std::string task = use("t9", "Task", R"({"subagent_type":"Explore","prompt":"look around"})");
   const std::string log = kTwoRequests + line("assistant", 13, "b1", "a3", answer("m4", task, 3, 1'600, 40)) +
                           line("user", 14, "x1", "", said("look around"), true) +
                           line("assistant", 16, "x2", "x1", answer("n1", text(100), 3, 800, 15), true) +
                           line("user", 21, "u2", "b1", result("t9", 390));
-  CHECK(testing::hostile(import_claude_code, "hostile.jsonl", log) > 100);
+  CHECK(testing::hostile("claude-code", "hostile.jsonl", log) > 100);
 }
 
 // ---- the recorded corpora
@@ -318,20 +303,15 @@ T at_fraction(std::vector<T> values, size_t per_mille) {
 TEST_CASE(
     "AgentCgroup: every session, request and tool of the three corpora "
     "(docs/design/trace-formats.md#schema)") {
-  const std::string path = testing::data_file("agentcgroup/raw_traces.tar.xz");
-  if (path.empty()) {
-    MESSAGE("skipped: no agentcgroup/raw_traces.tar.xz under KVTWIN_DATA");
-    return;
-  }
+  KVT_NEED_DATA(path, "agentcgroup/raw_traces.tar.xz");
 #ifdef __SANITIZE_ADDRESS__
   MESSAGE("skipped: 90 MB of JSON take five minutes under a sanitizer");
   return;
 #endif
-  Collect sink;
   std::vector<std::string> notes;
   ImportOptions options;
   options.notes = &notes;
-  REQUIRE(testing::problem(import_claude_code(path, options, &sink)) == "");
+  const KeepAll sink = imported("claude-code", path, options);
   std::map<std::string, Corpus> corpora;
   for (const v1::Session& session : sink.sessions) {
     const std::string& model = sink.head.models(static_cast<int>(session.agents(0).model()));

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/unit/sessions/foreign.h"
+#include "tests/unit/traces/hostile.h"
 
 namespace kvtwin {
 namespace {
 
-using testing::Collect;
-using testing::TempFile;
+using testing::Folder;
+using testing::imported;
+using testing::KeepAll;
 
 const std::string kTwo = R"([{"task_id":0,"trial":0,"reward":0.0,"info":{},"traj":[
  {"role":"system","content":"Be kind to travellers, always."},
@@ -25,15 +26,13 @@ const std::string kTwo = R"([{"task_id":0,"trial":0,"reward":0.0,"info":{},"traj
  {"role":"user","content":"A flight."},
  {"role":"assistant","content":"Which one?","tool_calls":null,"function_call":null}]}])";
 
-Collect tau_bench_trace(const std::string& bytes) {
-  const TempFile file("tau.json", bytes);
-  Collect sink;
-  REQUIRE(testing::problem(import_tau_bench(file.path(), {}, &sink)) == "");
-  return sink;
+KeepAll tau_bench_trace(const std::string& bytes) {
+  const Folder folder;
+  return imported("tau-bench", folder.write("tau.json", bytes));
 }
 
 TEST_CASE("trap 11: tool schemas, absent in the source, are an INST estimate that is marked as one") {
-  const Collect trace = tau_bench_trace(kTwo);
+  const KeepAll trace = tau_bench_trace(kTwo);
   REQUIRE(trace.tables.size() == 1);
   REQUIRE(trace.tables[0].spans_size() == 2);
   const v1::Span& schemas = trace.tables[0].spans(0);
@@ -47,10 +46,10 @@ TEST_CASE("trap 11: tool schemas, absent in the source, are an INST estimate tha
 }
 
 TEST_CASE("messages become spans, requests and tools; times are synthesised, and the header states it") {
-  const Collect trace = tau_bench_trace(kTwo);
+  const KeepAll trace = tau_bench_trace(kTwo);
   REQUIRE(trace.sessions.size() == 2);
   const v1::Session& first = trace.sessions[0];
-  CHECK(first.id() == "kvtwin_more_tau-task0-trial0");
+  CHECK(first.id() == "tau-task0-trial0");
   REQUIRE(first.nodes_size() == 3);
   CHECK(first.nodes(1).tool().duration_ns() >= 1'000'000);
   CHECK(first.nodes(1).tool().duration_ns() <= 50'000'000);
@@ -73,19 +72,8 @@ TEST_CASE("the same file and seed give the same trace") {
   CHECK(tau_bench_trace(kTwo).bytes() == tau_bench_trace(kTwo).bytes());
 }
 
-TEST_CASE("malformed tau-bench files are reported by position") {
-  const auto text_of = [](const std::string& bytes) {
-    return testing::error_of(import_tau_bench, "bad.json", bytes);
-  };
-  CHECK(text_of("{}") == "kvtwin_more_bad.json: {} is no list; a list of trajectories");
-  CHECK(text_of("[]").find("no trajectories with an answer") != std::string::npos);
-  CHECK(text_of("[{\"traj\":[{\"content\":1}]}]").find("bad.json[0].traj[0]: has no \"role\"") !=
-        std::string::npos);
-  CHECK(text_of(kTwo.substr(0, 200)).find("kvtwin_more_bad.json: ") == 0);
-}
-
 TEST_CASE("hostile tau-bench files give an Error or a valid trace, without a crash") {
-  CHECK(testing::hostile(import_tau_bench, "hostile.json", kTwo) > 100);
+  CHECK(testing::hostile("tau-bench", "hostile.json", kTwo) > 100);
 }
 
 TEST_CASE(
@@ -98,13 +86,12 @@ TEST_CASE(
   };
   for (const Set& set : {Set{"gpt-4o-airline", 200, 2'454, 1'164, 2'413},
                          Set{"grok3-retail_from_PR68", 115, 1'787, 932, 2'673}}) {
-    const std::string path = testing::data_file(std::string("tau-bench/") + set.file + ".json");
+    const std::string path = testing::data(std::string("tau-bench/") + set.file + ".json");
     if (path.empty()) {
       MESSAGE("skipped: no tau-bench/" << set.file << ".json under KVTWIN_DATA");
       continue;
     }
-    Collect sink;
-    REQUIRE(testing::problem(import_tau_bench(path, {}, &sink)) == "");
+    const KeepAll sink = imported("tau-bench", path);
     CHECK(sink.sessions.size() == set.sessions);
     CHECK(sink.counts.llm_requests() == set.requests);
     CHECK(sink.counts.tool_calls() == set.tools);

@@ -270,20 +270,5 @@ TEST_CASE("make_task: roles, tools and turns are those of the trace") {
   }
 }
 
-TEST_CASE("make_task: impossible options are reported") {
-  Kept kept;
-  const auto problem = [&](TaskOptions options) {
-    const Result<void> made = make_task(options, &kept);
-    REQUIRE_FALSE(made);
-    return made.error().text();
-  };
-  CHECK(problem({.task = "nedle", .sessions = 1}).find("needle") != std::string::npos);
-  CHECK(problem({.task = "needle", .split = "dev", .sessions = 1}).find("train or test") !=
-        std::string::npos);
-  CHECK(problem({.task = "needle", .sessions = 0}).find("--sessions: is 0") != std::string::npos);
-  CHECK(problem({.task = "needle", .sessions = 1, .tokens = 95}).find("96 to 8192") != std::string::npos);
-  CHECK(problem({.task = "needle", .sessions = 1, .questions = 65}).find("1 to 64") != std::string::npos);
-}
-
 }  // namespace
 }  // namespace kvtwin

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "tests/support/source_dir.h"
-#include "tests/unit/sessions/collect.h"
+#include "tests/unit/traces/support.h"
 #include "traces/format/reader.h"
 #include "traces/format/writer.h"
 #include "traces/synth/synthesize.h"
@@ -48,7 +48,7 @@ TEST_CASE("the shipped sample equals the output of its recipe, to the byte, on e
 }
 
 TEST_CASE("the shipped sample is small, and has tools, sub-agents, early starts and rewrites") {
-  testing::Collect sample;
+  testing::KeepAll sample;
   REQUIRE(testing::problem(read_trace(kSample, &sample)) == "");
   CHECK(bytes_of(kSample).size() < 400'000);
   CHECK(sample.sessions.size() == 24);

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/unit/sessions/collect.h"
+#include "tests/unit/traces/support.h"
 #include "traces/format/block_key.h"
 
 namespace kvtwin {
@@ -41,7 +41,7 @@ TEST_CASE("an agent thread gives a session that passes every check") {
   const uint32_t last = main.request({{.role = v1::ASSISTANT, .tokens = 3}});
   const v1::Session done = session.take();
 
-  testing::Collect sink;
+  testing::KeepAll sink;
   REQUIRE(sink.header(header_with_blocks(16)));
   CHECK(testing::problem(sink.session(done)) == "");
   const v1::LlmRequest& request = done.nodes(static_cast<int>(last)).llm();

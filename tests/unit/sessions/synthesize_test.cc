@@ -5,21 +5,21 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/unit/sessions/collect.h"
+#include "tests/unit/traces/support.h"
 #include "traces/format/block_key.h"
 
 namespace kvtwin {
 namespace {
 
-testing::Collect made(const SynthOptions& options) {
-  testing::Collect sink;
+testing::KeepAll made(const SynthOptions& options) {
+  testing::KeepAll sink;
   const Result<void> result = synthesize(options, &sink);
   CAPTURE(options.recipe);
   REQUIRE(testing::problem(result) == "");
   return sink;
 }
 
-std::vector<const v1::LlmRequest*> requests_of(const testing::Collect& trace) {
+std::vector<const v1::LlmRequest*> requests_of(const testing::KeepAll& trace) {
   std::vector<const v1::LlmRequest*> requests;
   for (const v1::Session& session : trace.sessions) {
     for (const v1::Node& node : session.nodes()) {
@@ -36,10 +36,10 @@ double mean(const std::vector<const v1::LlmRequest*>& requests, Get get) {
   return sum / static_cast<double>(requests.size());
 }
 
-double prompt_mean(const testing::Collect& trace) {
+double prompt_mean(const testing::KeepAll& trace) {
   return mean(requests_of(trace), [](const v1::LlmRequest& request) { return request.prompt_tokens(); });
 }
-double output_mean(const testing::Collect& trace) {
+double output_mean(const testing::KeepAll& trace) {
   return mean(requests_of(trace), [](const v1::LlmRequest& request) { return request.output_tokens(); });
 }
 
@@ -55,9 +55,9 @@ TEST_CASE("every recipe gives sessions that pass every check, with defaults and 
   for (const SynthRecipeInfo& recipe : synth_recipes()) {
     CAPTURE(recipe.name);
     CHECK(!recipe.description.empty());
-    const testing::Collect plain = made({recipe.name, 20, 1, {}});
+    const testing::KeepAll plain = made({recipe.name, 20, 1, {}});
     CHECK(plain.sessions.size() == 20);
-    CHECK(plain.finished == 1);
+    CHECK(plain.ended);
     for (const char* key_block : {"0", "1", "64"}) {
       made(
           {recipe.name, 6, 2, {{"key_block", key_block}, {"share_groups", "3"}, {"window_tokens", "32768"}}});
@@ -74,8 +74,7 @@ TEST_CASE("every parameter of every recipe is accepted at both of its ends") {
         CAPTURE(recipe.name);
         CAPTURE(param.name);
         CAPTURE(value);
-        testing::Collect sink;
-        sink.keep = false;
+        testing::PerSession sink([](const v1::TraceHeader&, const v1::Session&) {});
         const Result<void> result =
             synthesize({recipe.name, 2, 5, {{param.name, std::to_string(value)}}}, &sink);
         // Two ends may contradict each other; then the error names it.
@@ -95,13 +94,13 @@ TEST_CASE("the same seed gives the same bytes, another seed others") {
 }
 
 TEST_CASE("a session does not depend on the number of sessions") {
-  const testing::Collect few = made({"coding-agent-like", 2, 9, {}}),
+  const testing::KeepAll few = made({"coding-agent-like", 2, 9, {}}),
                          more = made({"coding-agent-like", 4, 9, {}});
   CHECK(few.sessions[1].SerializeAsString() == more.sessions[1].SerializeAsString());
 }
 
 TEST_CASE("the header states how the trace was made") {
-  const testing::Collect trace = made({"bcp-like", 3, 42, {{"snippets", "7"}}});
+  const testing::KeepAll trace = made({"bcp-like", 3, 42, {{"snippets", "7"}}});
   REQUIRE(trace.head.recipes_size() == 1);
   CHECK(trace.head.recipes(0).name() == "bcp-like");
   CHECK(trace.head.recipes(0).seed() == 42);
@@ -114,25 +113,9 @@ TEST_CASE("the header states how the trace was made") {
   CHECK(trace.head.policies_size() >= 9);
 }
 
-TEST_CASE("invalid options are refused with a remedy") {
-  testing::Collect sink;
-  const auto text = [&](const SynthOptions& options) { return testing::problem(synthesize(options, &sink)); };
-  CHECK(text({"bcp", 1, 1, {}})
-            .starts_with("recipe: \"bcp\" is no recipe; there are coding-agent-like, bcp-like"));
-  CHECK(text({"bcp-like", 0, 1, {}}).starts_with("sessions: 0 sessions were asked for; 1 to"));
-  CHECK(text({"bcp-like", 1, 1, {{"snipets", "5"}}})
-            .starts_with("bcp-like.snipets: no such parameter; there are share_groups"));
-  CHECK(text({"bcp-like", 1, 1, {{"snippets", "five"}}}) == "bcp-like.snippets: \"five\" is no integer");
-  CHECK(text({"bcp-like", 1, 1, {{"snippets", "101"}}}) ==
-        "bcp-like.snippets: 101 snippets is out of range; 1 to 100 is allowed");
-  CHECK(text({"bcp-like", 1, 1, {{"document_tokens_min", "9000"}, {"document_tokens_max", "8000"}}}) ==
-        "bcp-like.document_tokens_min: 9000 is above document_tokens_max=8000");
-  CHECK(text({"bcp-like", 1, 1, {{"window_tokens", "100"}}}).find("32768 is the least") != std::string::npos);
-}
-
 TEST_CASE("sessions share their instructions in the requested number of groups, or not at all") {
   CHECK(made({"coding-agent-like", 5, 1, {{"share_groups", "0"}}}).tables.empty());
-  const testing::Collect trace = made({"coding-agent-like", 40, 1, {{"share_groups", "3"}}});
+  const testing::KeepAll trace = made({"coding-agent-like", 40, 1, {{"share_groups", "3"}}});
   CHECK(trace.tables.size() == 3);
   std::set<uint32_t> used;
   std::set<int64_t> first_ids;
@@ -149,7 +132,7 @@ TEST_CASE("sessions share their instructions in the requested number of groups, 
 
 TEST_CASE("arrivals are Poisson when a rate is given, and absent otherwise") {
   CHECK(made({"reasoning", 3, 1, {}}).head.session_arrivals() == v1::ARR_NONE);
-  const testing::Collect trace = made({"reasoning", 2'000, 1, {{"rate_per_hour", "3600"}}});
+  const testing::KeepAll trace = made({"reasoning", 2'000, 1, {{"rate_per_hour", "3600"}}});
   CHECK(trace.head.session_arrivals() == v1::ARR_OPEN_LOOP);
   int64_t before = 0;
   double squares = 0;
@@ -165,7 +148,7 @@ TEST_CASE("arrivals are Poisson when a rate is given, and absent otherwise") {
 }
 
 TEST_CASE("bcp-like: a dozen look-ups, a marked question, and an append-only history") {
-  const testing::Collect trace = made({"bcp-like", 400, 1, {{"window_tokens", "0"}}});
+  const testing::KeepAll trace = made({"bcp-like", 400, 1, {{"window_tokens", "0"}}});
   const double look_ups = static_cast<double>(trace.counts.tool_calls()) / 400;
   CHECK(look_ups == doctest::Approx(12.6).epsilon(0.1));
   for (const v1::Session& session : trace.sessions) {
@@ -180,7 +163,7 @@ TEST_CASE("bcp-like: a dozen look-ups, a marked question, and an append-only his
 }
 
 TEST_CASE("osworld-like: near TriAxialKV's mean prefill of 11,000 and decode of 300") {
-  const testing::Collect trace = made({"osworld-like", 300, 1, {}});
+  const testing::KeepAll trace = made({"osworld-like", 300, 1, {}});
   MESSAGE("osworld-like: prompt mean " << prompt_mean(trace) << ", output mean " << output_mean(trace));
   CHECK(prompt_mean(trace) == doctest::Approx(11'000).epsilon(0.1));
   CHECK(output_mean(trace) == doctest::Approx(300).epsilon(0.1));
@@ -200,7 +183,7 @@ TEST_CASE("osworld-like: near TriAxialKV's mean prefill of 11,000 and decode of 
 }
 
 TEST_CASE("scbench-like: turn 0 reads the context for one token; k sessions share a context") {
-  const testing::Collect trace =
+  const testing::KeepAll trace =
       made({"scbench-like", 12, 1, {{"sessions_per_context", "4"}, {"class", "0"}}});
   CHECK(trace.tables.size() == 1 + 3);
   for (size_t i = 0; i < trace.sessions.size(); ++i) {
@@ -214,7 +197,7 @@ TEST_CASE("scbench-like: turn 0 reads the context for one token; k sessions shar
 }
 
 TEST_CASE("bfcl-memory-like: dialogues write the memory that the questions of the same tenant read") {
-  const testing::Collect trace = made({"bfcl-memory-like", 82, 1, {}});
+  const testing::KeepAll trace = made({"bfcl-memory-like", 82, 1, {}});
   CHECK(trace.sessions[0].nodes(0).llm().prompt_tokens() < 2'218 + 240);
   CHECK(trace.sessions[0].tenant() == "scenario-00000");
   CHECK(trace.sessions[41].tenant() == "scenario-00001");
@@ -225,7 +208,7 @@ TEST_CASE("bfcl-memory-like: dialogues write the memory that the questions of th
 }
 
 TEST_CASE("reasoning: six outputs in ten reach the limit, as in the recordings") {
-  const testing::Collect trace = made({"reasoning", 1'000, 1, {}});
+  const testing::KeepAll trace = made({"reasoning", 1'000, 1, {}});
   size_t cut = 0;
   for (const v1::LlmRequest* request : requests_of(trace)) cut += request->stop_reason() == "length";
   CHECK(static_cast<double>(cut) == doctest::Approx(630).epsilon(0.06));
@@ -233,7 +216,7 @@ TEST_CASE("reasoning: six outputs in ten reach the limit, as in the recordings")
 }
 
 TEST_CASE("coding-agent-like: has the percentiles of the recordings (docs/design/trace-formats.md#weka)") {
-  const testing::Collect trace = made({"coding-agent-like", 600, 1, {}});
+  const testing::KeepAll trace = made({"coding-agent-like", 600, 1, {}});
   std::vector<uint32_t> firsts, outputs, new_tokens;
   std::vector<int64_t> counts, tool_gaps;
   uint64_t steps = 0, resets = 0;
@@ -291,7 +274,7 @@ TEST_CASE("coding-agent-like: has the percentiles of the recordings (docs/design
 }
 
 TEST_CASE("coding-agent-like: sub-agents spawn, some of them before their message ends, and join") {
-  const testing::Collect trace = made({"coding-agent-like", 30, 4, {{"subagents_per_mille", "100"}}});
+  const testing::KeepAll trace = made({"coding-agent-like", 30, 4, {{"subagents_per_mille", "100"}}});
   size_t agents = 0, spawns = 0, early = 0, joins = 0;
   for (const v1::Session& session : trace.sessions) {
     agents += static_cast<size_t>(session.agents_size()) - 1;
@@ -313,7 +296,7 @@ TEST_CASE("coding-agent-like: sub-agents spawn, some of them before their messag
 }
 
 TEST_CASE("coding-agent-like: the window is never exceeded; the context is compacted instead") {
-  const testing::Collect trace =
+  const testing::KeepAll trace =
       made({"coding-agent-like", 60, 4, {{"window_tokens", "40000"}, {"subagents_per_mille", "30"}}});
   for (const v1::LlmRequest* request : requests_of(trace))
     CHECK(request->prompt_tokens() + request->output_tokens() <= 40'000);

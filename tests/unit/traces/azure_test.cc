@@ -42,20 +42,6 @@ TEST_CASE("Azure: both real files are exported byte for byte, and arrivals are t
   }
 }
 
-TEST_CASE("Azure: malformed rows are reported by line") {
-  const Folder dir;
-  const auto said = [&](const std::string& rows) {
-    return import_error("azure", dir.write("a.csv", rows)).text();
-  };
-  const std::string titles = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-  CHECK(contains(said("a,b\n"), "a.csv:1: starts with 'a,b'"));
-  CHECK(contains(said(titles), "holds no rows"));
-  CHECK(contains(said(titles + "x\n"), "a.csv:2: 'x' has not three fields"));
-  CHECK(contains(said(titles + ",\n"), "a.csv:2: ',' has not three fields"));
-  CHECK(contains(said(titles + "2023-11-16 18:15:46,5,-1\n"), "no pair of token counts"));
-  CHECK(contains(said(titles + "2023-11-16 18:15:46,5,1\n2023-11-16 18:15:45,5,1\n"), "a.csv:3: is earlier"));
-}
-
 TEST_CASE("Azure: a trace without times of its own cannot be exported") {
   v1::TraceHeader header;
   header.set_request_arrivals(v1::ARR_CLOSED_LOOP);

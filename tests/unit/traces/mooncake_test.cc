@@ -54,49 +54,6 @@ TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused w
   CHECK(imported("mooncake", path, options).sessions.size() == 1);
 }
 
-TEST_CASE(
-    "Mooncake: rows with ids for a part of their prompt are counted in a note; rows without ids are not") {
-  const Folder dir;
-  const auto path =
-      dir.write("m.jsonl",
-                "{\"timestamp\":0,\"input_length\":1024,\"output_length\":1,\"hash_ids\":[1,2]}\n"
-                "{\"timestamp\":1,\"input_length\":10000,\"output_length\":1,\"hash_ids\":[1]}\n"
-                "{\"timestamp\":2,\"input_length\":10000,\"output_length\":1}\n");
-  std::vector<std::string> notes;
-  ImportOptions options;
-  options.notes = &notes;
-  imported("mooncake", path, options);
-  REQUIRE(notes.size() == 1);
-  CHECK(contains(notes[0], "1 of 3 rows have hash ids for fewer tokens than their prompt"));
-}
-
-TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by stamps") {
-  const Folder dir;
-  const KeepAll all =
-      imported("mooncake", dir.write("m.jsonl",
-                                     "{\"session_id\":\"a\",\"timestamp\":0,\"input_length\":512,\"output_"
-                                     "length\":10,\"hash_ids\":[1]}\n"
-                                     "{\"session_id\":\"b\",\"timestamp\":5,\"input_length\":512,\"output_"
-                                     "length\":10,\"hash_ids\":[9]}\n"
-                                     "{\"session_id\":\"a\",\"delay\":1500,\"input_length\":1024,\"output_"
-                                     "length\":10,\"hash_ids\":[1,2]}\n"
-                                     "{\"session_id\":\"a\",\"timestamp\":90000,\"input_length\":1024,"
-                                     "\"output_length\":10,\"hash_ids\":[7,8]}\n"
-                                     "{\"session_id\":\"b\",\"timestamp\":60005,\"input_length\":1024,"
-                                     "\"output_length\":10,\"hash_ids\":[9,10]}\n"));
-  REQUIRE(all.sessions.size() == 2);
-  const v1::Session& a = all.sessions[0];
-  REQUIRE(a.nodes_size() == 3);
-  CHECK(a.nodes(1).llm().think_ns() == 1'500'000'000);
-  CHECK(a.nodes(1).deps(0).kind() == v1::DEP_DATA);
-  CHECK(a.nodes(2).deps(0).kind() == v1::DEP_CONTROL);  // other ids: the prompt was rewritten
-  CHECK(marked(a.nodes(2), v1::LlmRequest::kThinkNsFieldNumber) ==
-        v1::UNKNOWN);  // after a request without a stamp
-  const v1::Node& b = all.sessions[1].nodes(1);
-  CHECK(b.llm().think_ns() == 60'000'000'000 - estimated_service_ns(512, 10));
-  CHECK(marked(b, v1::LlmRequest::kThinkNsFieldNumber) == v1::ESTIMATED);
-}
-
 TEST_CASE("trap 10: batched stamps are detected, and jitter spreads each batch within its limits") {
   const Folder dir;
   std::string text;
@@ -134,25 +91,6 @@ TEST_CASE("trap 10: batched stamps are detected, and jitter spreads each batch w
   for (const json& row : rows_of(path)) before.insert(row["timestamp"].get<int64_t>());
   for (const json& row : rows_of(dir.file("back.jsonl"))) after.insert(row["timestamp"].get<int64_t>());
   CHECK(before == after);
-}
-
-TEST_CASE("Mooncake: inferred sessions chain a prompt to the one it continues") {
-  const Folder dir;
-  ImportOptions options;
-  options.infer_sessions = true;
-  // Row 2 continues row 0; row 3 shares only the first block; row 4 is too short to hold row 0's output.
-  const KeepAll all = imported(
-      "mooncake",
-      dir.write("m.jsonl",
-                "{\"timestamp\":0,\"input_length\":1030,\"output_length\":600,\"hash_ids\":[0,1,2]}\n"
-                "{\"timestamp\":0,\"input_length\":1030,\"output_length\":10,\"hash_ids\":[0,8,9]}\n"
-                "{\"timestamp\":60000,\"input_length\":2000,\"output_length\":10,\"hash_ids\":[0,1,3,4]}\n"
-                "{\"timestamp\":60000,\"input_length\":1024,\"output_length\":10,\"hash_ids\":[0,7]}\n"
-                "{\"timestamp\":70000,\"input_length\":1030,\"output_length\":10,\"hash_ids\":[0,1,6]}\n"),
-      options);
-  REQUIRE(all.sessions.size() == 4);
-  CHECK(all.sessions[0].nodes_size() == 2);
-  CHECK(all.sessions[0].nodes(1).llm().think_ns() == 60'000'000'000 - estimated_service_ns(1030, 600));
 }
 
 TEST_CASE("Mooncake: the real conversation trace is exported row by row") {
@@ -205,18 +143,4 @@ TEST_CASE("Mooncake: the sessions inferred from the real trace match the prototy
   CHECK(all.sessions.size() == 8'072);  // docs/design/trace-formats.md#data-sets: 8,078
   CHECK(multi == 2'007);                // 2,008
   CHECK(most == 43);                    // 43
-}
-
-TEST_CASE("Mooncake: malformed rows are reported by line") {
-  const Folder dir;
-  const auto said = [&](const std::string& text) {
-    return import_error("mooncake", dir.write("m", text)).text();
-  };
-  CHECK(contains(said(""), "holds no rows"));
-  CHECK(contains(said("{}"), "m:1: has no \"output_length\""));
-  CHECK(contains(said(std::string(kTwo) + "\nx"), "m:4: "));
-  CHECK(contains(said(R"({"output_length":1,"input_length":5})"), "has no timestamp"));
-  CHECK(contains(said(R"({"timestamp":-1,"output_length":1,"input_length":5})"), "\"timestamp\" is -1"));
-  CHECK(contains(said(R"({"timestamp":0,"output_length":1,"input_length":4294967295})"),
-                 "4294967295 prompt tokens"));
 }

@@ -26,15 +26,31 @@ struct KeepAll : TraceSink {
   v1::TraceHeader head;
   std::vector<v1::SharedSpanTable> tables;
   std::vector<v1::Session> sessions;
+  v1::TraceFooter counts;
   SessionChecker checker;
   bool ended = false;
   Result<void> header(const v1::TraceHeader& h) override { return head = h, checker.header(h); }
   Result<void> shared_spans(const v1::SharedSpanTable& t) override {
     return tables.push_back(t), checker.shared_spans(t);
   }
-  Result<void> session(const v1::Session& s) override { return sessions.push_back(s), checker.session(s); }
+  Result<void> session(const v1::Session& s) override {
+    checker.count(s, &counts);
+    return sessions.push_back(s), checker.session(s);
+  }
   Result<void> done() override { return ended = true, Result<void>{}; }
+  // To compare two traces.
+  std::string bytes() const {
+    std::string all = head.SerializeAsString();
+    for (const auto& table : tables) all += table.SerializeAsString();
+    for (const auto& one : sessions) all += one.SerializeAsString();
+    return all;
+  }
 };
+
+template <typename T>
+std::string problem(const Result<T>& result) {
+  return result ? std::string() : result.error().text();
+}
 
 // Calls a function per session, and checks each session.
 struct PerSession : TraceSink {

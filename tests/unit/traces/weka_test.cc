@@ -232,27 +232,6 @@ TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is exclu
   CHECK(prompt[1].count() == 2);
 }
 
-TEST_CASE("WEKA: malformed fields are reported with file and position") {
-  const Folder dir;
-  const auto said = [&](const json& tree) {
-    return import_error("weka", dir.write("t.json", tree.dump())).text();
-  };
-  json tree = with_subagents();
-  tree["requests"][1]["requests"][1]["in"] = -5;
-  CHECK(contains(said(tree), "t.json: requests[1].requests[1]: \"in\" is -5; a whole number"));
-  tree = with_subagents();
-  tree["requests"][0].erase("hash_ids");
-  CHECK(contains(said(tree), "requests[0]: has no \"hash_ids\""));
-  tree = with_subagents();
-  tree["block_size"] = 0;
-  CHECK(contains(said(tree), "block_size is 0"));
-  tree = with_subagents();
-  tree["requests"] = json::array();
-  CHECK(contains(said(tree), "has no requests"));
-  tree["requests"] = 7;
-  CHECK(contains(said(tree), "\"requests\" is 7"));
-}
-
 TEST_CASE("WEKA export: every field is exported, including sub-agents and estimated requests") {
   json tree = with_subagents();
   tree["requests"].push_back(request(200, 768, 3, ids(1, 12), -1, -1));
