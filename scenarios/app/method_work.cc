@@ -6,6 +6,7 @@
 #include "engine/methods/traits.h"
 #include "kernels/scoring/scorer.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
 
 namespace kvtwin {
 namespace {
