@@ -245,7 +245,6 @@ void FactoredCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> 
     if (shadow() && request.in_resident && request_retrieves(spec_, memory_.page_tokens, tokens + 1))
       put_factors(&request, on.stream);
   }
-  on.timer->end();
   must(cudaStreamSynchronize(on.stream), "factors of keys");
 }
 

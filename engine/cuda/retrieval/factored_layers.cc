@@ -14,12 +14,6 @@
 #include "kernels/select/recall_tokens.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-constexpr uint32_t kRecallCtas = 4;
-
-}  // namespace
-
 // What follows on recall_ is behind what `stream` has.
 void FactoredCache::fork(cudaStream_t stream) {
   must(cudaEventRecord(forked_, stream), "cudaEventRecord");

@@ -10,6 +10,7 @@
 #include "engine/common/retrieval/head_choice.h"
 #include "engine/common/retrieval/page_pooling.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/cuda/page_choosing.h"
 #include "engine/cuda/retrieval/factored_cache.h"
 #include "kernels/common/kv_block.cuh"
 #include "kernels/dense/low_rank.h"
@@ -18,8 +19,6 @@
 
 namespace kvtwin::cuda {
 namespace {
-
-constexpr uint32_t kRecallCtas = 4;
 
 // The key as it was before rope_ref() turned it by `position`.
 void turn_back(const RopeFrequencies& rope, uint32_t position, uint32_t heads, uint32_t head_dim, float* x) {
