@@ -171,11 +171,12 @@ constexpr CombinationRow kPolicyRows[] = {
      "use a layout that keeps slots (page_mask), a scorer that works at chunk ends, or precision int4"},
     {kEverywhere,
      kNotBuilt,
-     {kPrecision, kPlacement},
-     [](Given c) { return c.precision.by_tag && c.placement.uses_host && !c.swaps; },
-     "placement {placement} copies cached prefixes from their ends, but precision {precision} fills pages "
-     "with entries of positions far apart, so that hardly a page has an end alone",
-     "set preemption: swap, which copies all pages of a request, placement: gpu, or precision: int4"},
+     {kDisk, kPrecision},
+     [](Given c) { return c.precision.by_tag && c.has_disk; },
+     "the disk tier has {disk} pages for pages by position, but prefixes in precision {precision} are copied "
+     "to "
+     "the host alone",
+     "set 0 pages, or precision: int4"},
     {kEverywhere,
      kRefused,
      {kPrecision, kLayout},

@@ -11,7 +11,7 @@ GroupedKvManager::GroupedKvManager(KvContext* context)
       compressions_(&context->retention),
       checkpoints_(context, &parts_.tiers),
       parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, checkpoints_.cache(),
-             checkpoints_.index(), checkpoints_.cache()),
+             {.index = checkpoints_.index(), .cache = checkpoints_.cache()}),
       supply_(&parts_.gpu, checkpoints_.cache(), &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
       transfers_(context, &parts_, &supply_),

@@ -19,10 +19,15 @@ struct KvParts {
   enum class Shares : uint8_t { kGpu, kHost };
   // `gpu_pages`: pages or logical pages. `watch` may be null; it must outlive this, and so must *context.
   KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
-      : KvParts(context, gpu_pages, shares, watch, nullptr, nullptr) {}
-  // The index and the cache are others', and must outlive this; null: it has an index of its own.
-  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch, PrefixIndex* others_index,
-          PageCache* others_cache);
+      : KvParts(context, gpu_pages, shares, watch, OfOthers{}) {}
+  // What others have in place of its own, and what must outlive it; null: its own.
+  struct OfOthers {
+    PrefixIndex* index = nullptr;
+    PageCache* cache = nullptr;
+    const GpuRoom* room = nullptr;
+    PagePool* copies = nullptr;  // numbers of copies on the host, for its own index
+  };
+  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch, const OfOthers& others);
   KvParts(const KvParts&) = delete;
   KvParts& operator=(const KvParts&) = delete;
 
@@ -31,6 +36,9 @@ struct KvParts {
   uint32_t tokens_cached(const KvContext& context, const RequestReady& request) const;
   // Adds free and total pages of each tier.
   void count_pages(KvUsage* usage) const;
+
+  std::unique_ptr<PrefixIndex> make_index(const KvContext& context, Shares shares, HoldWatch* watch,
+                                          PagePool* copies);
 
   PagePool gpu;
   std::unique_ptr<PagePool> host, disk;  // null: there is no such tier

@@ -22,14 +22,15 @@ Admission::Kind RequestTransfers::load(const Transfer::Waiter& who, const Match&
     wait(who, state, &parts_.transfers.find(TransferId{match.load}));
     return Admission::Kind::kAfterTransfer;
   }
-  std::vector<PageId> lacking;
+  std::vector<PageId> lacking, numbers;
   parts_.index.host_pages(match.pin, match.pages_gpu, &lacking);
-  if (parts_.tiers.watch != nullptr) parts_.tiers.watch->resolve(&lacking);
+  if (parts_.tiers.watch != nullptr) parts_.tiers.watch->resolve_load(&lacking, &numbers);
   if (must_wait(lacking.size(), *state)) {
     parts_.index.release(match.pin, false);
     return Admission::Kind::kBlocked;
   }
   Transfer& transfer = parts_.transfers.load(match);
+  if (parts_.tiers.watch != nullptr) parts_.tiers.watch->resolve_load(&transfer.source, &transfer.numbers);
   supply_.take(static_cast<uint32_t>(transfer.source.size()), &transfer.target);
   wait(who, state, &transfer);
   parts_.transfers.submit(&transfer, context_.out);
@@ -37,8 +38,8 @@ Admission::Kind RequestTransfers::load(const Transfer::Waiter& who, const Match&
 }
 
 void RequestTransfers::start_copies_down() {
-  const bool lost = parts_.transfers.start_copies_down(supply_.reservations().total(),
-                                                       !context_.steps.closed(), context_.out);
+  const uint64_t reserved[] = {supply_.reservations().total()};
+  const bool lost = parts_.transfers.start_copies_down(reserved, !context_.steps.closed(), context_.out);
   context_.draft.evicted = context_.draft.evicted || lost;
 }
 

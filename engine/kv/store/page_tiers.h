@@ -15,7 +15,8 @@ struct PageTiers {
   PagePool* disk = nullptr;
   PrefixIndex* index = nullptr;
   PageCache* cache = nullptr;  // what the index holds; the index itself, unless its pages stand for several
-  HoldWatch* watch = nullptr;  // the index's; is notified of freed GPU pages; null: none
+  const GpuRoom* room = nullptr;  // the cache, unless pages have two formats
+  HoldWatch* watch = nullptr;     // the index's; is notified of freed GPU pages; null: none
 
   void free_gpu(PageId page) const {
     if (watch != nullptr) watch->freed(page);

@@ -135,18 +135,24 @@ void PrefixCheckpointCache::copy_freed(PageId copy) {
   if (record.pages.empty()) forget(original(copy));
 }
 
-void PrefixCheckpointCache::originals(std::span<const PageId> copies, std::vector<PageId>* ids) const {
-  for (const PageId copy : copies) ids->push_back(original(copy));
-}
-
-void PrefixCheckpointCache::resolve(std::vector<PageId>* numbers) const {
+std::vector<PageId> PrefixCheckpointCache::pages_of(std::span<const PageId> numbers) const {
   std::vector<PageId> pages;
-  for (const PageId number : *numbers) {
+  for (const PageId number : numbers) {
     const std::vector<PageId>& some =
         is_copy(number) ? records_[raw(original(number))].host_pages : records_[raw(number)].pages;
     pages.insert(pages.end(), some.begin(), some.end());
   }
-  numbers->swap(pages);
+  return pages;
+}
+
+void PrefixCheckpointCache::resolve(std::vector<PageId>* source, std::vector<PageId>* target) {
+  *source = pages_of(*source);
+  *target = pages_of(*target);
+}
+
+void PrefixCheckpointCache::resolve_load(std::vector<PageId>* copies, std::vector<PageId>* ids) const {
+  for (const PageId copy : *copies) ids->push_back(original(copy));
+  *copies = pages_of(*copies);
 }
 
 void PrefixCheckpointCache::arrived(std::span<const PageId> numbers, std::span<const PageId> pages) {

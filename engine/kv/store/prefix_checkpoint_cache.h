@@ -24,8 +24,7 @@
 //
 // Invariants, verified by check_invariants():
 //   (1) pages() and pages_host() = pages of the prefix checkpoints and copies in the index;
-//       pages_evictable() = those on the GPU that no pin protects; pages_evictable_copied() = of these, those
-//       with a copy;
+//       pages_evictable() = those on the GPU that no pin protects; of these, those with a copy are counted;
 //   (2) settled pages never decrease from chunk to chunk.
 
 #ifndef KVTWIN_ENGINE_KV_STORE_PREFIX_CHECKPOINT_CACHE_H_
@@ -92,7 +91,10 @@ class PrefixCheckpointCache final : public HoldWatch, public PageCache {
   uint64_t next_eviction_rank() const override { return index_.next_eviction_rank(); }
   void evict_pages(uint32_t count, std::vector<PageId>* pages) override;
   uint64_t pages_evicted() const { return evicted_; }  // so far
-  uint32_t pages_evictable_copied() const override { return evictable_copied_; }
+  uint32_t pages_spare() const override { return tiers_->gpu->pages_free() + evictable_copied_; }
+  bool covers(std::span<const uint64_t> reserved) const override {
+    return reserved[0] <= uint64_t{tiers_->gpu->pages_free()} + evictable_;
+  }
   void evict_uncopied(std::vector<PageId>* pages) override { evict(index_.evict_uncopied_page(), pages); }
 
   PrefixIndex& index() { return index_; }
@@ -103,8 +105,8 @@ class PrefixCheckpointCache final : public HoldWatch, public PageCache {
   bool has_room(PageId id) const override;
   void copying(PageId id, PageId copy) override;
   void copy_freed(PageId copy) override;
-  void originals(std::span<const PageId> copies, std::vector<PageId>* ids) const override;
-  void resolve(std::vector<PageId>* numbers) const override;
+  void resolve(std::vector<PageId>* source, std::vector<PageId>* target) override;
+  void resolve_load(std::vector<PageId>* copies, std::vector<PageId>* ids) const override;
   void arrived(std::span<const PageId> numbers, std::span<const PageId> pages) override;
   void check_invariants() const;
 
@@ -128,6 +130,8 @@ class PrefixCheckpointCache final : public HoldWatch, public PageCache {
 
   bool is_copy(PageId number) const { return copies_ != nullptr && copies_->has(number); }
   PrefixCheckpointId original(PageId copy) const { return originals_[raw(copy) - numbers_.pages_total()]; }
+  // The pages of prefix checkpoints or of copies.
+  std::vector<PageId> pages_of(std::span<const PageId> numbers) const;
   void evict(PrefixCheckpointId id, std::vector<PageId>* pages);
   void forget(PrefixCheckpointId id);
 

@@ -80,10 +80,11 @@ class HoldWatch {
   // `page` is about to be copied to the host as `copy`, which ends with copy_freed().
   virtual void copying(PageId /*page*/, PageId /*copy*/) {}
   virtual void copy_freed(PageId /*copy*/) {}
-  // Appends the numbers under which loads of these copies return; nothing: those of the target.
-  virtual void originals(std::span<const PageId> /*copies*/, std::vector<PageId>* /*pages*/) const {}
-  // Replaces numbers, of pages or of copies, by the pages that they stand for.
-  virtual void resolve(std::vector<PageId>* /*numbers*/) const {}
+  // Replaces the numbers of an offload that starts by the pages to be copied.
+  virtual void resolve(std::vector<PageId>* /*source*/, std::vector<PageId>* /*target*/) {}
+  // Replaces the numbers of copies by the pages to be loaded, and appends the numbers under which they
+  // return; nothing: those of the target.
+  virtual void resolve_load(std::vector<PageId>* /*copies*/, std::vector<PageId>* /*numbers*/) const {}
   // What the numbers stand for has been copied to `pages`.
   virtual void arrived(std::span<const PageId> /*numbers*/, std::span<const PageId> /*pages*/) {}
 };
@@ -202,7 +203,11 @@ class PrefixIndex final : public PageCache {
   uint64_t tick() { return ++clock_; }  // a new stamp
   uint32_t pages_evictable() const override { return evictable_; }
   uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
-  uint32_t pages_evictable_copied() const override { return evictable_copied_; }
+  uint32_t pages_evictable_copied() const { return evictable_copied_; }
+  uint32_t pages_spare() const override { return gpu_pool_->pages_free() + evictable_copied_; }
+  bool covers(std::span<const uint64_t> reserved) const override {
+    return reserved[0] <= uint64_t{gpu_pool_->pages_free()} + evictable_;
+  }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }
   uint32_t pages_disk() const { return pages_disk_; }

@@ -51,10 +51,6 @@ Transfer& TransferManager::load(const Match& match) {
   if (from_disk) transfer.source_tier = Tier::kDisk;
   const auto on_same_tier = [&](PageId page) { return tiers_.index->on_disk(page) == from_disk; };
   source.erase(std::find_if_not(source.begin(), source.end(), on_same_tier), source.end());
-  if (tiers_.watch != nullptr) {
-    tiers_.watch->originals(source, &transfer.numbers);
-    tiers_.watch->resolve(&source);
-  }
   return transfer;
 }
 

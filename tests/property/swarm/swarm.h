@@ -63,6 +63,9 @@ constexpr uint64_t kFormatSwapSeeds = 12'000'000;
 // From this seed on, compressed prefixes are copied to a host tier.
 constexpr uint64_t kCheckpointHostSeeds = 13'000'000;
 
+// From this seed on, cached prefixes in two formats are copied to a host tier.
+constexpr uint64_t kFormatHostSeeds = 14'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

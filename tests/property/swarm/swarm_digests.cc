@@ -29,6 +29,7 @@ constexpr uint64_t kFamilies[] = {
     kCheckpointRoomSeeds,
     kFormatSwapSeeds,
     kCheckpointHostSeeds,
+    kFormatHostSeeds,
 };
 
 std::string line_of(uint64_t first) {

@@ -128,6 +128,7 @@ void ProbeObserver::notify(const LaunchStep& c) {
   if (!c.passes.empty()) saw_passes(c, engine);
   saw_formats(c);
   saw_prefix_checkpoints(c, &engine);
+  saw_loaded(c, &engine);
   if (configs_[raw(c.engine)].policies.placement == "resident") saw_host_copies(c, &engine);
   const bool tagged = configs_[raw(c.engine)].policies.precision == "triaxial";
   std::set<PageId> now;
@@ -195,9 +196,6 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
       if (engine->prefix_checkpoints.at(prefix_hit.prefix_checkpoint) != request.session)
         hit("a request started with another session's prefix checkpoint");
       if (request.preempted > 0) hit("a preempted request started with a prefix checkpoint");
-      if (std::any_of(prefix_hit.pages.begin(), prefix_hit.pages.end(),
-                      [&](PageId page) { return engine->loaded.contains(page); }))
-        hit("a prefix checkpoint from the host was reused");
     } else {
       hit("a request continued after its own prefix checkpoint");
       if (entry->kind == EntryKind::kDecode) hit("a request decoded after its own prefix checkpoint");
@@ -205,7 +203,6 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
     if (std::any_of(prefix_hit.shared.begin(), prefix_hit.shared.end(), [](uint32_t n) { return n > 0; }))
       hit("a prefix checkpoint shared a page with the one before");
   }
-  for (const PageAllocation& allocation : c.allocations) engine->loaded.erase(allocation.page);
   for (const PrefixCheckpoint& prefix_checkpoint : c.prefix_checkpoints) {
     const PlanEntry& entry = c.entries[prefix_checkpoint.entry];
     hit("a prefix checkpoint was taken");
@@ -218,6 +215,15 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
       hit("a prefix checkpoint's number was reused");
     engine->prefix_checkpoints[prefix_checkpoint.prefix_checkpoint] = requests_.at(entry.request).session;
   }
+}
+
+void ProbeObserver::saw_loaded(const LaunchStep& c, Engine* engine) {
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    const auto loaded = [&](PageId page) { return engine->loaded.contains(page); };
+    if (std::any_of(prefix_hit.pages.begin(), prefix_hit.pages.end(), loaded))
+      hit("a prefix in pages from the host was reused");
+  }
+  for (const PageAllocation& allocation : c.allocations) engine->loaded.erase(allocation.page);
 }
 
 void ProbeObserver::saw_formats(const LaunchStep& c) {
@@ -314,6 +320,7 @@ void ProbeObserver::notify(const StartTransfer& c) {
   if (c.kind == TransferKind::kSwapIn) {
     hit("pages of a request were swapped in");
     engine.returned.insert(c.target.begin(), c.target.end());
+    for (const PageId page : c.target) engine.loaded.erase(page);
   }
   if (c.kind != TransferKind::kReceive) check_tiers(c, configs_[raw(c.engine)]);
   engine.transfers[c.transfer] = c.kind;

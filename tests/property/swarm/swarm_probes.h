@@ -68,6 +68,7 @@ class ProbeObserver final : public Observer {
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_passes(const LaunchStep& command, const Engine& engine);
   void saw_formats(const LaunchStep& command);
+  void saw_loaded(const LaunchStep& command, Engine* engine);
   void saw_host_copies(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_prefix_checkpoints(const LaunchStep& command, Engine* engine);

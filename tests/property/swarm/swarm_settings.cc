@@ -105,9 +105,26 @@ Setting draw_checkpoint_host(uint64_t seed) {
   return setting;
 }
 
+// A setting with two formats and a host tier for prefixes; in some, requests are swapped out too.
+Setting draw_format_host(uint64_t seed) {
+  Prng prng(draw({seed, 0xf057}));
+  Setting setting = draw_family(kFormatSeeds + seed - kFormatHostSeeds);
+  setting.client.requests_per_session = number(&prng, 2, 10);
+  for (CoreConfig& config : setting.run.engines) {
+    config.policies.placement = "host";
+    config.pages_host = number(&prng, 1, prng.chance(1, 2) ? 12 : 200);
+    config.offload_pages_target = number(&prng, 1, config.pages_gpu);
+    config.offload_batch_pages = number(&prng, 1, 8);
+    if (prng.chance(1, 3)) config.preemption = PreemptionKind::kSwap;
+    KVT_CHECK(!validate_core_config(config).has_value());
+  }
+  return setting;
+}
+
 }  // namespace
 
 Setting draw_setting(uint64_t seed) {
+  if (seed >= kFormatHostSeeds) return draw_format_host(seed);
   if (seed >= kCheckpointHostSeeds) return draw_checkpoint_host(seed);
   if (seed >= kFormatSwapSeeds) return draw_format_swap(seed);
   if (seed >= kCheckpointRoomSeeds) return draw_checkpoint_room(seed);

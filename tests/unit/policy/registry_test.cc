@@ -151,16 +151,17 @@ TEST_CASE(
     }
   }
   CHECK(message(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
-  CHECK(message(with([](CoreConfig* c) {
-                  c->pages_host = 10;
-                  c->policies.placement = "host";
-                }),
-                "set preemption: swap"));
-  CHECK(with([](CoreConfig* c) {
-          c->pages_host = 10;
-          c->policies.placement = "host";
-          c->preemption = PreemptionKind::kSwap;
-        }) == "");
+  const auto host = [&](PreemptionKind preemption, uint32_t pages_disk) {
+    return with([=](CoreConfig* c) {
+      c->pages_host = 10;
+      c->policies.placement = "host";
+      c->preemption = preemption;
+      c->pages_disk = pages_disk;
+    });
+  };
+  CHECK(host(PreemptionKind::kRecompute, 0) == "");
+  CHECK(host(PreemptionKind::kSwap, 0) == "");
+  CHECK(message(host(PreemptionKind::kRecompute, 10), "set 0 pages, or precision: int4"));
   // docs/design/methods/composition.md#pairs: dropping per head leaves heads with different counts of each
   // format; dropping for all heads frees no page, because a page holds tokens from far apart; packed entries
   // are not moved.
