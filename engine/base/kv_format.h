@@ -64,8 +64,7 @@ constexpr uint32_t token_bytes(Format format, const PageShape& s) {
   return 2 * s.head_dim;
 }
 
-// Bytes of K of one group of tokens with scales per channel (int2,
-// docs/design/methods/triaxialkv.md#bytes; int4 of the fast layout).
+// Bytes of K of one group of tokens with scales per channel (docs/design/methods/triaxialkv.md#bytes).
 constexpr uint32_t key_group_bytes(uint32_t bits, const PageShape& s) {
   return s.head_dim * (s.group * bits / 8 + kScaleZeroBytes);
 }
@@ -75,16 +74,6 @@ constexpr uint64_t page_bytes(Format format, const PageShape& s) {
   const uint64_t values = uint64_t{s.page_tokens} * token_bytes(format, s);
   if (format != Format::kInt2) return 2 * values;
   return values + uint64_t{s.page_tokens / s.group} * key_group_bytes(2, s);
-}
-
-// The fast layout (docs/design/kernels.md#int2-int4): records of 128 tokens; scales per channel for keys, per
-// token for values.
-constexpr uint32_t kRecordTokens = 128;
-constexpr uint64_t record_bytes(uint32_t bits, uint32_t head_dim) {
-  return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{head_dim};
-}
-constexpr uint64_t value_record_bytes(uint32_t bits, uint32_t head_dim) {
-  return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{kRecordTokens};
 }
 
 }  // namespace kvtwin

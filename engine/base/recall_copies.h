@@ -13,8 +13,8 @@ namespace kvtwin {
 enum class HostPageLayout : uint8_t { kHnd, kNhd };
 
 // How pages come back: by the copy engine, a page of one head in one (for NHD strided) copy or a copy for
-// every piece; or by a kernel that reads the host's memory and writes the page's slots, as this project's
-// CUDA engine does.
+// every piece; or by a kernel that reads the host's memory and writes the page's slots. HND copies go through
+// staging buffers and are converted on the GPU, NHD copies go to the page's slots.
 enum class HostCopy : uint8_t { kStrided, kEachPiece, kKernel };
 
 struct RecallCopies {

@@ -13,7 +13,7 @@
 //   submitted = begun + host time since the event was delivered
 //   start[n]  = max(end[n - 1], submitted[n]); with d == 1 a further step of a coalesced launch also waits
 //               until the host has finished with the end of step n - 1
-// With d == 2 that step is launched already. What an engine told of waited for its host is StepOutcome::host.
+// With d == 2 that step is launched already. StepOutcome::host is how long a step waited for the host.
 
 #ifndef KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_
 #define KVTWIN_ENGINE_COMMON_CPU_BACKEND_H_

@@ -208,7 +208,9 @@ void CudaEngine::Parts::warm_up() {
   }
   if (config.log == nullptr && config.graphs_max > 0) {
     for (uint32_t form = 0; form < cache->padded_forms(); ++form) {
-      for (const uint32_t size : config.row_sizes) prepare_graph(form, size);
+      // The largest first: what grows with the size, and moves then, is there for the others.
+      for (auto size = config.row_sizes.rbegin(); size != config.row_sizes.rend(); ++size)
+        prepare_graph(form, *size);
     }
   }
   if (config.log != nullptr) timer->times({});  // their times are not wanted
@@ -235,7 +237,8 @@ void CudaEngine::Parts::prepare_graph(uint32_t form, uint32_t size) {
   start_layers();  // loads the kernels that only this form has
   if (cache->repeats(&graph_key))
     graphs.prepare(graph_key, compute_stream, cache->side_streams(), start_layers);
-  must(cudaStreamSynchronize(compute_stream), "graphs of captured sizes");  // the lists are sent
+  // Side streams still read the lists, too.
+  must(cudaDeviceSynchronize(), "graphs of captured sizes");
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {

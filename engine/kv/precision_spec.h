@@ -22,7 +22,6 @@ enum class Ageing : uint8_t {
 struct PrecisionSpec {
   uint32_t group = 32;             // values that share scale and zero point: 32, 64 or 128
   uint32_t residual_tokens = 128;  // kivi_int2: keys packed at once, and newest values left unpacked
-  bool per_channel_keys = false;   // int4 in the fast layout: records of 128 tokens (kv_format.h)
   // triaxial: bit k is set if KV entries of tag k get int4; the others get int2.
   uint64_t four_bit_tags = kAllTags;
   // The order of tags in which int4 KV entries are requantised when no other memory is left (ascending loss

@@ -17,11 +17,8 @@ constexpr PrecisionRow kPrecisions[] = {
      {.prompt_format = Format::kFp8, .decode_format = Format::kFp8}},
     {{"precision", "int4",
       "4 bits per value, scale and zero per `group` channels of a token (precision_options.group: 32, 64, "
-      "128); with per_channel_keys, keys are grouped along 128 tokens instead."},
-     {.prompt_format = Format::kInt4,
-      .decode_format = Format::kInt4,
-      .reads_group = true,
-      .per_channel_ok = true}},
+      "128)."},
+     {.prompt_format = Format::kInt4, .decode_format = Format::kInt4, .reads_group = true}},
     {{"precision", "fp4", "E2M1 with a power of two per 16 channels: the uniform 4-bit float baseline."},
      {.prompt_format = Format::kFp4, .decode_format = Format::kFp4}},
     {{"precision", "kivi_int2",

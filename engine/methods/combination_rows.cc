@@ -37,11 +37,18 @@ constexpr CombinationRow kPolicyRows[] = {
      kNotBuilt,
      {kPlacement, kLayout, kPrefixCache},
      [](Given c) {
-       return c.ranks() && c.prefix_cache && c.placement.uses_host && !c.placement.uses_resident &&
-              (c.in_place() || !c.swaps);
+       return c.ranks() && c.in_place() && c.prefix_cache && c.placement.uses_host &&
+              !c.placement.uses_resident;
      },
      "placement {placement} copies whole pages of a cached prefix, which layout {layout} does not keep",
-     "set prefix_cache: false, or placement: gpu and preemption: recompute"},
+     "set prefix_cache: false, layout: compact or ragged, or placement: gpu and preemption: recompute"},
+    {kEverywhere,
+     kNotBuilt,
+     {kDisk, kLayout, kPrefixCache},
+     [](Given c) { return checkpoints(c) && c.has_disk; },
+     "the disk tier has {disk} pages for pages by position, but what layout {layout} has left of a prefix is "
+     "copied to the host alone",
+     "set prefix_cache: false, or 0 pages"},
     {kEverywhere,
      kRefused,
      {kLayout, kIdentity},
@@ -164,11 +171,12 @@ constexpr CombinationRow kPolicyRows[] = {
      "use a layout that keeps slots (page_mask), a scorer that works at chunk ends, or precision int4"},
     {kEverywhere,
      kNotBuilt,
-     {kPrecision, kPlacement},
-     [](Given c) { return c.precision.by_tag && c.placement.uses_host && !c.swaps; },
-     "placement {placement} copies cached prefixes from their ends, but precision {precision} fills pages "
-     "with entries of positions far apart, so that hardly a page has an end alone",
-     "set preemption: swap, which copies all pages of a request, placement: gpu, or precision: int4"},
+     {kDisk, kPrecision},
+     [](Given c) { return c.precision.by_tag && c.has_disk; },
+     "the disk tier has {disk} pages for pages by position, but prefixes in precision {precision} are copied "
+     "to "
+     "the host alone",
+     "set 0 pages, or precision: int4"},
     {kEverywhere,
      kRefused,
      {kPrecision, kLayout},
@@ -319,10 +327,7 @@ constexpr CombinationRow kPolicyRows[] = {
     {kEverywhere,
      kNotBuilt,
      {kPreemption, kPrecision},
-     [](Given c) {
-       return c.swaps && !c.precision.by_tag &&
-              (c.precision.exact != ExactTokens::kNone || c.per_channel_keys);
-     },
+     [](Given c) { return c.swaps && !c.precision.by_tag && c.precision.exact != ExactTokens::kNone; },
      "preemption swap copies pages, but precision {precision} keeps a request's newest entries outside them",
      "set preemption: recompute, or another precision"},
     {kEverywhere,

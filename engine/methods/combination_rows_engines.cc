@@ -10,12 +10,6 @@ using namespace when;
 // What both engines, which compute values, cannot.
 constexpr CombinationRow kEngineRows[] = {
     {kEngines,
-     kNotBuilt,
-     {kPrecision},
-     [](Given c) { return c.precision.per_channel_ok && c.per_channel_keys; },
-     "precision {precision} with per-channel keys is priced by the simulator only",
-     "set precision_options.per_channel_keys: false"},
-    {kEngines,
      kRefused,
      {kLayout, kScorer},
      [](Given c) { return c.ring() && !c.scorer.by_position; },
@@ -62,13 +56,6 @@ constexpr CombinationRow kEngineRows[] = {
      [](Given c) { return c.in_place() && c.scorer.heads_apart; },
      "scorer {scorer} ranks each head's KV entries, but layout {layout} drops a token from all heads at once",
      "choose layout compact or ragged"},
-
-    {kCudaOnly,
-     kNotBuilt,
-     {kScorer},
-     [](Given c) { return c.drops() && at_chunks(c) && c.scorer.repeats; },
-     "scorer {scorer} repeats chunks as they end, which is not computed on CUDA",
-     "choose compression_trigger: prompt_end, or --backend=cpu"},
 
     // What has no kernel yet.
     {kCudaOnly,

@@ -40,7 +40,6 @@ Combination combination_of(const PolicyAxes& axes, const PolicySet& set, const C
   out.retrieval = retrieval_traits(set.retrieval);
   out.partition = partition_kind(set.partition);
   out.identity = identity_traits(set.identity);
-  out.per_channel_keys = set.precision_spec.per_channel_keys;
   out.requantises = set.precision_spec.ageing == Ageing::kRequantise;
   out.bits_by_age = !bits_are_prefix_closed(set.precision_spec);
   out.prefix_cache = config.prefix_cache;

@@ -61,7 +61,7 @@ struct Combination {
   RetrievalTraits retrieval;
   PartitionKind partition = PartitionKind::kUniform;
   IdentityTraits identity;
-  bool per_channel_keys = false, requantises = false, bits_by_age = false;
+  bool requantises = false, bits_by_age = false;
   bool prefix_cache = true, swaps = false, oldest_first = false, has_disk = false;
 
   bool ring() const { return layout.slot_retention == SlotRetention::kRing; }

@@ -45,12 +45,6 @@ std::optional<std::string> validate_precision(const PolicySet& set, const CoreCo
     return "precision_options.group is " + std::to_string(spec.group) + ", but must be 32, 64 or 128";
   }
   if (spec.bits_above_two > uint64_t{2} << 32) return "precision_options.bits must be between 2 and 4";
-  if (spec.per_channel_keys && traits.per_channel_ok &&
-      (spec.group != kRecordTokens || config.page_tokens % kRecordTokens != 0)) {
-    return "precision_options.per_channel_keys packs records of 128 tokens; set precision_options.group: 128 "
-           "and page_tokens to a multiple of 128, not " +
-           std::to_string(spec.group) + " and " + std::to_string(config.page_tokens);
-  }
   if (traits.prompt_format != Format::kInt2) return std::nullopt;
   if (config.page_tokens % spec.group != 0) {
     return "precision " + set.precision + " packs keys in groups of " + std::to_string(spec.group) +

@@ -71,9 +71,8 @@ enum class ExactTokens : uint8_t { kNone, kResidual, kGroup };
 struct PrecisionTraits {
   Format prompt_format = Format::kBf16;  // by_tag: the smallest format of a prompt KV entry
   Format decode_format = Format::kBf16;
-  bool by_tag = false;          // the format of a prompt KV entry depends on its role: two pools
-  bool reads_group = false;     // reads PrecisionSpec::group
-  bool per_channel_ok = false;  // has the option per_channel_keys
+  bool by_tag = false;       // the format of a prompt KV entry depends on its role: two pools
+  bool reads_group = false;  // reads PrecisionSpec::group
   ExactTokens exact = ExactTokens::kNone;
 
   bool packed() const { return decode_format != Format::kBf16; }

@@ -55,6 +55,7 @@ class Lister {
 
   StepList step() {
     list_.reserve(size_t{spec_.layers} * 24 + 16);
+    for (uint32_t i = 0; i < spec_.compression.before; ++i) compress();
     if (attention_.requantises) {
       add(Operation::kUpload);
       for (uint32_t l = 0; l < spec_.layers; ++l) add(Operation::kRequantise, static_cast<uint16_t>(l));
@@ -76,7 +77,12 @@ class Lister {
     if (spec_.samples) {
       for (const Operation kind : {Operation::kNorm, Operation::kLogits, Operation::kSample}) add(kind);
     }
-    compress_behind();
+    for (uint32_t i = 0; i < spec_.compression.behind; ++i) compress();
+    return std::move(list_);
+  }
+
+  StepList compression() {
+    compress();
     return std::move(list_);
   }
 
@@ -123,24 +129,28 @@ class Lister {
   void read_all(uint16_t layer) {
     const ListedCompression& compression = spec_.compression;
     if (compression.plans_layers) add(Operation::kPlan, layer);
-    if (compression.copies) add(Operation::kMove, layer);
+    if (compression.copies) add(Operation::kMove, layer).part = ListPart::kShared;
     add(Operation::kAppend, layer);
-    if (compression.state) add(Operation::kCapture, layer);
+    if (compression.chooses) add(Operation::kPageScore, layer);
+    if (compression.state) add(Operation::kCapture, layer).part = ListPart::kState;
     rows(attention_.rows, layer);
     if (attention_.packed_decodes) add(Operation::kPackedAttention, layer);
     if (attention_.keeps) add(Operation::kMove, layer);
-    if (compression.captures) add(Operation::kCapture, layer);
-    if (!compression.in_layers) return;
-    for (const Operation kind : {Operation::kScore, Operation::kSelect, Operation::kMove}) add(kind, layer);
+    if (compression.probes) add(Operation::kScore, layer);
+    if (compression.captures) add(Operation::kCapture, layer).part = ListPart::kQueries;
+    if (compression.in_layers) {
+      for (const Operation kind : {Operation::kScore, Operation::kSelect}) add(kind, layer);
+      add(Operation::kMove, layer).part = ListPart::kRetained;
+    }
+    if (compression.wraps) add(Operation::kMove, layer).part = ListPart::kRing;
   }
 
-  void compress_behind() {
-    for (uint32_t i = 0; i < spec_.compression.behind; ++i) {
-      for (const Operation kind :
-           {Operation::kUpload, Operation::kScore, Operation::kUpload, Operation::kSelect})
-        add(kind);
-      if (spec_.compression.moves) add(Operation::kMove);
-    }
+  // What is ranked is sent, and, once it is known how much stays, what is selected.
+  void compress() {
+    for (const Operation kind :
+         {Operation::kUpload, Operation::kScore, Operation::kUpload, Operation::kSelect})
+      add(kind);
+    if (spec_.compression.moves) add(Operation::kMove).part = ListPart::kRetained;
   }
 
   void rows(const AttentionRows& rows, uint16_t layer) {
@@ -236,6 +246,12 @@ StepList list_step(const StepListSpec& spec) { return Lister(spec).step(); }
 
 StepList list_attention(const StepListSpec& spec, uint32_t layer) {
   return Lister(spec).attention(static_cast<uint16_t>(layer));
+}
+
+StepList list_compression(bool moves) {
+  StepListSpec spec;
+  spec.compression.moves = moves;
+  return Lister(spec).compression();
 }
 
 StepList list_entering(const StepListSpec& spec) { return Lister(spec).entering(); }

@@ -83,12 +83,23 @@ struct StepEvent {
 // What the data decides about an operation that is always started: how many pages of one KV head it moves.
 enum class OutcomeSlot : uint8_t { kNone, kPagesNow, kPagesNext };
 
+// Which lists of the step a capture or a move takes, where a layer has several of these.
+enum class ListPart : uint8_t {
+  kOnly,
+  kState,     // captured: what belongs to new KV entries
+  kQueries,   // captured: queries, or what they attend to
+  kShared,    // moved: KV entries that share a page with staged rows
+  kRetained,  // moved: what a compression has selected
+  kRing,      // moved: new KV entries into a ring, once nothing reads what they overwrite
+};
+
 struct ListedOperation {
   Operation kind{};
   uint16_t layer = kNoLayer;
   StreamKind stream = StreamKind::kCompute;
   bool required = true;  // the step's tokens wait for it; else background
   OutcomeSlot outcome = OutcomeSlot::kNone;
+  ListPart part = ListPart::kOnly;
   StepEvent after{};    // that it waits for
   StepEvent records{};  // that is recorded behind it
   friend bool operator==(const ListedOperation&, const ListedOperation&) = default;
@@ -131,10 +142,14 @@ struct ListedCompression {
   bool plans_layers = false;  // every layer plans attention of its own
   bool copies = false;        // KV entries that share a page with staged rows, before the append
   bool state = false;         // of new KV entries: captured with their append
+  bool chooses = false;       // decodes choose among pages of what is left
   bool captures = false;      // queries, or attention scores, behind attention
+  bool probes = false;        // a pass of probe rows: what they attend to is scored
   bool in_layers = false;     // in each layer, behind its attention; REQUIRES: retained counts are known
-  uint32_t behind = 0;        // compressions behind the last layer, one after the other
-  bool moves = true;          // retained KV entries; else they stay where they are
+  bool wraps = false;         // chunks go over the end of a ring
+  uint32_t before = 0;        // compressions before the rows, one after the other
+  uint32_t behind = 0;        // and behind the last layer
+  bool moves = true;          // these move retained KV entries; else they stay where they are
   friend bool operator==(const ListedCompression&, const ListedCompression&) = default;
 };
 
@@ -165,6 +180,8 @@ class StepList {
 StepList list_step(const StepListSpec& spec);
 // The part of it from a layer's append to its last operation before the output product.
 StepList list_attention(const StepListSpec& spec, uint32_t layer);
+// One compression of all layers, before or behind them.
+StepList list_compression(bool moves);
 // What follows a step in which prompts end whose pages leave the GPU for resident pages: their slots are
 // filled. REQUIRES: pages are recalled.
 StepList list_entering(const StepListSpec& spec);

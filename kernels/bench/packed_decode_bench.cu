@@ -26,11 +26,6 @@ __device__ Word word_of_group(uint32_t at, uint32_t codes, uint32_t count) {
 }
 __device__ Word word_of(const PackedDecodeShape& s, uint32_t part, uint32_t at) {
   const uint32_t bits = part == kPartInt2 ? 2 : 4, page = s.page_tokens[part];
-  if (s.layout == PackedLayout::kFast) {
-    if (part == kPartHighPrecision) return Word::kNumber;
-    const uint32_t codes = kRecordTokens * kDim * bits / 8, keys = codes + 4 * kDim;
-    return at < keys ? word_of_group(at, codes, kDim) : word_of_group(at - keys, codes, kRecordTokens);
-  }
   if (s.layout == PackedLayout::kFp4) {
     const uint32_t row = kDim / 2 + kDim / kFp4Block;
     return at % row < kDim / 2 ? Word::kCodes : Word::kPowers;
@@ -179,7 +174,6 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
   report(state, seconds, bytes, out);
 }
 
-const PackedDecodeShape kFast{PackedLayout::kFast, kDim, kGroup, 128, {128, 128, 16}, 1, 0, 132};
 constexpr PackedDecodeShape rows_of(uint32_t scale_group, uint32_t page) {
   return {PackedLayout::kRows, kDim, kGroup, scale_group, {page, page, page}, 1, 0, 132};
 }
@@ -197,11 +191,6 @@ void large(benchmark::internal::Benchmark* b) {
   b->Args({32, 32768});
   timing(b);
 }
-BENCHMARK_CAPTURE(decode, fast_int4, Case{kFast, {0, 4, 0}}, Lengths::kUniform)->Apply(all_shapes);
-BENCHMARK_CAPTURE(decode, fast_int2, Case{kFast, {4, 0, 0}}, Lengths::kUniform)->Apply(all_shapes);
-BENCHMARK_CAPTURE(decode, fast_mixed_75_25, Case{kFast, {3, 1, 0}}, Lengths::kUniform)->Apply(all_shapes);
-BENCHMARK_CAPTURE(decode, fast_int4_10_90, Case{kFast, {0, 4, 0}}, Lengths::kTenNinety)->Apply(large);
-BENCHMARK_CAPTURE(decode, fast_int2_10_90, Case{kFast, {4, 0, 0}}, Lengths::kTenNinety)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows32_int4, Case{rows_of(32, 32), {0, 4, 0}}, Lengths::kUniform)
     ->Apply(all_shapes);
 BENCHMARK_CAPTURE(decode, rows32_int2, Case{rows_of(32, 32), {4, 0, 0}}, Lengths::kUniform)

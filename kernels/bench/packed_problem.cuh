@@ -1,6 +1,6 @@
 // Inputs of a packed decode step on the device that expose errors: pages in random order, NaN patterns
 // wherever there is no KV entry, random numbers from a seed, and the expected result in double precision from
-// the values that the definitions (packed_page.h, pack_fast.h) unpack.
+// the values that the definitions (packed_page.h) unpack.
 
 #ifndef KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
 #define KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
@@ -12,7 +12,6 @@
 #include "kernels/bench/decode_problem.cuh"
 #include "kernels/packed/packed_decode.h"
 #include "kernels/packed/packed_page.h"
-#include "kernels/quant/pack_fast.h"
 
 namespace kvtwin::test {
 
@@ -31,25 +30,6 @@ struct PackedProblemPage {
   std::vector<uint8_t> bytes;
   std::vector<float> k, v;
 };
-
-inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t kv_entries,
-                                        std::span<const float> k, std::span<const float> v) {
-  using namespace kernels;
-  const size_t keys = record_bytes(bits, d), values = value_record_bytes(bits, d);
-  PackedProblemPage page{std::vector<uint8_t>(keys + values), std::vector<float>(k.size()),
-                         std::vector<float>(v.size())};
-  const std::span<uint8_t> bytes(page.bytes);
-  pack_record(Side::kKey, bits, d, k, bytes.first(keys));
-  pack_record(Side::kValue, bits, d, v, bytes.subspan(keys));
-  unpack_record(Side::kKey, bits, d, bytes.first(keys), page.k);
-  unpack_record(Side::kValue, bits, d, bytes.subspan(keys), page.v);
-  for (uint32_t t = kv_entries; t < kRecordTokens; ++t) {  // scale and zero of invalid KV entries
-    for (const size_t at : {size_t{t}, size_t{t} + kRecordTokens}) {
-      std::memset(page.bytes.data() + keys + size_t{kRecordTokens} * d * bits / 8 + 2 * at, 0xff, 2);
-    }
-  }
-  return page;
-}
 
 inline PackedProblemPage make_bf16_page(uint32_t tokens, uint32_t d, uint32_t kv_entries,
                                         std::span<const float> k, std::span<const float> v) {
@@ -86,8 +66,7 @@ inline PackedProblemPage make_page(const PackedDecodeShape& s, uint32_t part, ui
   const Format format = format_of(s, part);
   const PageShape shape{s.page_tokens[part], s.head_dim, s.scale_group};
   if (format == Format::kBf16) return make_bf16_page(shape.page_tokens, s.head_dim, kv_entries, k, v);
-  if (s.layout != PackedLayout::kFast) return make_row_page(format, shape, kv_entries, k, v);
-  return make_fast_page(part == kPartInt2 ? 2 : 4, s.head_dim, kv_entries, k, v);
+  return make_row_page(format, shape, kv_entries, k, v);
 }
 
 struct PackedProblem {

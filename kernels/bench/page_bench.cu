@@ -6,7 +6,6 @@
 #include "kernels/bench/replay.cuh"
 #include "kernels/cache_ops/page_moves.h"
 #include "kernels/cache_ops/rope_append_cuda.h"
-#include "kernels/quant/pack_pages.h"
 
 namespace kvtwin::test {
 namespace {
@@ -106,32 +105,6 @@ void gather(benchmark::State& state, bool all) {
   label_with_digest(state, target);
 }
 
-void pack(benchmark::State& state, Format format, uint32_t group, bool back, uint32_t bytes = 64u << 20) {
-  const PageShape shape{group > 32 ? group : 32, kDim, group};
-  const uint32_t count = bytes / (shape.page_tokens * 4 * kDim), sets = 6;
-  const auto pool = random_bf16(size_t{sets} * count * shape.page_tokens * 2 * kDim);
-  const DeviceArray<uint8_t> packed(size_t{sets} * count * page_bytes(format, shape));
-  const std::vector<uint32_t> a = shuffled(size_t{sets} * count, 5), b = shuffled(size_t{sets} * count, 6);
-  std::vector<PagePair> there, host_copy;
-  for (size_t i = 0; i < a.size(); ++i) there.push_back({a[i], b[i]}), host_copy.push_back({b[i], a[i]});
-  const DeviceArray<PagePair> there_on(there), host_copy_on(host_copy);
-  for (uint32_t set = 0; set < sets; ++set) {
-    const PackArgs args{there_on.get() + size_t{set} * count, count, format, shape};
-    KVT_CUDA(pack_pages(args, pool.get(), packed.get(), nullptr));
-  }
-  KVT_CUDA(cudaDeviceSynchronize());
-  const double seconds = median_of_replays(state, 12, [&](uint32_t i, cudaStream_t stream) {
-    const PackArgs args{(back ? host_copy_on : there_on).get() + i % sets * count, count, format, shape};
-    return back ? unpack_pages(args, packed.get(), pool.get(), stream)
-                : pack_pages(args, pool.get(), packed.get(), stream);
-  });
-  report(state,
-         static_cast<double>(count) *
-             (shape.page_tokens * 4.0 * kDim + static_cast<double>(page_bytes(format, shape))),
-         seconds);
-  label_with_digest(state, packed);
-}
-
 void times(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
 }
@@ -143,18 +116,6 @@ BENCHMARK_CAPTURE(summarise, min_max_32, PageSummaryKind::kMinMax, 32)->Apply(ti
 BENCHMARK_CAPTURE(summarise, cuboid_32, PageSummaryKind::kCuboid, 32)->Apply(times);
 BENCHMARK_CAPTURE(gather, retained_half, false)->Apply(times);
 BENCHMARK_CAPTURE(gather, copy, true)->Apply(times);
-BENCHMARK_CAPTURE(pack, fp8, Format::kFp8, 32, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int4_32, Format::kInt4, 32, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int4_128, Format::kInt4, 128, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_32, Format::kInt2, 32, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_64, Format::kInt2, 64, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_128, Format::kInt2, 128, false)->Apply(times);
-BENCHMARK_CAPTURE(pack, int4_32_256MB, Format::kInt4, 32, false, 256u << 20)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_32_256MB, Format::kInt2, 32, false, 256u << 20)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_32_back_256MB, Format::kInt2, 32, true, 256u << 20)->Apply(times);
-BENCHMARK_CAPTURE(pack, fp8_back, Format::kFp8, 32, true)->Apply(times);
-BENCHMARK_CAPTURE(pack, int4_32_back, Format::kInt4, 32, true)->Apply(times);
-BENCHMARK_CAPTURE(pack, int2_32_back, Format::kInt2, 32, true)->Apply(times);
 
 }  // namespace
 }  // namespace kvtwin::test

@@ -5,11 +5,15 @@
 // Concurrent: graphs of decodes run back to back; the recall starts after the first ones and ends before the
 // last. Its rate is over its own time. The time of a decode is that of the graphs during the recall, against
 // graphs of decodes on all SMs without a recall.
+//
+// Streamed: FreeKV's recall by copies and conversions (copied_recall.h), alone, by pages of each head; the
+// floor is again bytes / 55.4 GB/s. `host_us` is what starting it takes the host.
 
+#include <chrono>
 #include <numeric>
 
 #include "kernels/bench/replay.cuh"
-#include "kernels/cache_ops/recall_pages.h"
+#include "kernels/cache_ops/copied_recall.h"
 
 namespace kvtwin::test {
 namespace {
@@ -22,7 +26,7 @@ constexpr double kUnit = 2.0 * kPage * kDim * 2;  // bytes
 constexpr double kCopyCeiling = 55.4e9;
 constexpr uint32_t kSms = 132;
 
-enum class CopyMethod : uint8_t { kKernel, kSpread, kCopyEngine };
+enum class CopyMethod : uint8_t { kKernel, kSpread, kStrided, kEachPiece };
 
 // Pinned pages with random bytes, and moves of `count` random units to consecutive blocks.
 struct Recall {
@@ -61,13 +65,17 @@ struct Recall {
   }
   double bytes() const { return kUnit * static_cast<double>(moves.size()); }
 
+  HostPool host(HostPageLayout layout) const {
+    return {pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
+  }
   void start(CopyMethod way, HostPageLayout layout, uint32_t ctas, uint32_t burst_ns = 0) const {
-    const HostPool host{pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
-    if (way != CopyMethod::kCopyEngine) {
+    const HostPool host = this->host(layout);
+    if (way == CopyMethod::kKernel || way == CopyMethod::kSpread) {
       KVT_CUDA(recall_pages(
           {host, pool.get(), list.get(), count.get(), ctas, way == CopyMethod::kSpread, burst_ns}, stream));
     } else {
-      KVT_CUDA(copy_recalled(host, pool.get(), moves, stream));
+      KVT_CUDA(copy_recalled(host, way == CopyMethod::kStrided ? HostCopy::kStrided : HostCopy::kEachPiece,
+                             pool.get(), moves, stream));
     }
   }
 };
@@ -109,6 +117,41 @@ void alone(benchmark::State& state, CopyMethod way, HostPageLayout layout) {
   }
   report(state, recall.bytes(), seconds);
   label_with_digest(state, recall.pool);
+}
+
+// range: heads of requests, pages of each.
+void streamed(benchmark::State& state, HostPageLayout pool_layout, uint32_t buffers) {
+  const auto heads = static_cast<uint32_t>(state.range(0)), pages = static_cast<uint32_t>(state.range(1));
+  const Recall recall(heads * pages);
+  const DeviceArray<__nv_bfloat16> staging(size_t{2} * pages * 2 * kPage * kDim);
+  RecallMove* moves = nullptr;
+  KVT_CUDA(cudaMallocHost(&moves, recall.moves.size() * sizeof *moves));
+  std::copy(recall.moves.begin(), recall.moves.end(), moves);
+  StreamedRecall args{.host = recall.host(HostPageLayout::kHnd), .pool = recall.pool.get()};
+  args.pool_layout = pool_layout, args.staged_max = pages, args.buffers = buffers;
+  args.streams[0] = recall.stream;
+  KVT_CUDA(cudaStreamCreateWithFlags(&args.streams[1], cudaStreamNonBlocking));
+  for (uint32_t i = 0; i < 2; ++i) args.staging[i] = staging.get() + size_t{i} * pages * 2 * kPage * kDim;
+  KVT_CUDA(cudaEventCreateWithFlags(&args.begun, cudaEventDisableTiming));
+  KVT_CUDA(cudaEventCreateWithFlags(&args.ended, cudaEventDisableTiming));
+  const std::vector<uint32_t> counts(heads, pages);
+  const Event begin, end;
+  std::vector<double> seconds, host;
+  for (auto _ : state) {
+    begin.record(recall.stream);
+    const auto start = std::chrono::steady_clock::now();
+    KVT_CUDA(stream_recalled(args, moves, counts));
+    host.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    end.record(recall.stream);
+    KVT_CUDA(cudaStreamSynchronize(recall.stream));
+    seconds.push_back(end.since(begin));
+    state.SetIterationTime(seconds.back());
+  }
+  report(state, recall.bytes(), seconds);
+  state.counters["host_us"] = median(host) * 1e6;
+  label_with_digest(state, recall.pool);
+  cudaStreamDestroy(args.streams[1]), cudaEventDestroy(args.begun), cudaEventDestroy(args.ended);
+  cudaFreeHost(moves);
 }
 
 // Graphs of decodes, each over different pages than the one before.
@@ -274,8 +317,16 @@ BENCHMARK_CAPTURE(alone, spread_nhd, CopyMethod::kSpread, HostPageLayout::kNhd)
     ->Args({70, 8192})
     ->Args({132, 8192})
     ->Apply(times);
-BENCHMARK_CAPTURE(alone, copies_hnd, CopyMethod::kCopyEngine, HostPageLayout::kHnd)->Apply(engine_alone);
-BENCHMARK_CAPTURE(alone, copies_nhd, CopyMethod::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, copies_hnd, CopyMethod::kStrided, HostPageLayout::kHnd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, strided_nhd, CopyMethod::kStrided, HostPageLayout::kNhd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, pieces_nhd, CopyMethod::kEachPiece, HostPageLayout::kNhd)->Apply(engine_alone);
+void heads_and_pages(benchmark::internal::Benchmark* b) {
+  times(b->Args({256, 32})->Args({256, 6})->Args({256, 1})->Args({8, 32})->Args({8, 1}));
+}
+BENCHMARK_CAPTURE(streamed, nhd_two_buffers, HostPageLayout::kNhd, 2)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, nhd_one_buffer, HostPageLayout::kNhd, 1)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, blocks_two_buffers, HostPageLayout::kHnd, 2)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, blocks_one_buffer, HostPageLayout::kHnd, 1)->Apply(heads_and_pages);
 BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
 BENCHMARK_CAPTURE(concurrent, kernel, CopyMethod::kKernel)
     ->Args({2, 2, 384, 0})
@@ -297,7 +348,7 @@ BENCHMARK_CAPTURE(concurrent, spread, CopyMethod::kSpread)
     ->Args({132, 0, 512, 26'500})
     ->Args({132, 0, 512, 27'000})
     ->Apply(times);
-BENCHMARK_CAPTURE(concurrent, copies, CopyMethod::kCopyEngine)->Args({0, 0, 128, 0})->Apply(times);
+BENCHMARK_CAPTURE(concurrent, copies, CopyMethod::kStrided)->Args({0, 0, 128, 0})->Apply(times);
 BENCHMARK_CAPTURE(stage, hnd, HostPageLayout::kHnd)->Apply(times);
 BENCHMARK_CAPTURE(stage, nhd, HostPageLayout::kNhd)->Apply(times);
 

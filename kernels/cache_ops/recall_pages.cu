@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/cache_ops/recall_pages.h"
 #include "kernels/common/cuda_primitives.cuh"
@@ -31,11 +30,13 @@ __device__ void wait_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" 
 
 // Splits moves into pieces of whole rows that fit a stage.
 struct Pieces {
-  uint32_t row_bytes, rows, per_move, rows_of_piece;
+  uint32_t row_bytes, block_rows, skipped, rows, per_move, rows_of_piece;
 
-  __device__ explicit Pieces(const HostPool& host)
-      : row_bytes(host.head_dim * 2),
-        rows(2 * host.page_tokens),
+  __device__ explicit Pieces(const RecallArgs& args)
+      : row_bytes(args.host.head_dim * 2),
+        block_rows(2 * args.host.page_tokens),
+        skipped(args.values_only ? args.host.page_tokens : 0),
+        rows(block_rows - skipped),
         rows_of_piece(min(rows, kStageBytes / row_bytes)) {
     per_move = (rows + rows_of_piece - 1) / rows_of_piece;
   }
@@ -53,11 +54,11 @@ __device__ Piece piece_at(const RecallArgs& args, const Pieces& pieces, uint64_t
   const auto* const page =
       reinterpret_cast<const char*>(args.host.pages + uint64_t{move.page} * args.host.page_stride);
   const uint64_t row = args.host.layout == HostPageLayout::kHnd
-                           ? uint64_t{move.head} * pieces.rows + first
-                           : uint64_t{first} * args.host.kv_heads + move.head;
+                           ? uint64_t{move.head} * pieces.block_rows + pieces.skipped + first
+                           : uint64_t{pieces.skipped + first} * args.host.kv_heads + move.head;
   auto* const block =
-      reinterpret_cast<char*>(args.pool) + uint64_t{move.block} * pieces.rows * pieces.row_bytes;
-  return {page + row * pieces.row_bytes, block + uint64_t{first} * pieces.row_bytes,
+      reinterpret_cast<char*>(args.pool) + uint64_t{move.block} * pieces.block_rows * pieces.row_bytes;
+  return {page + row * pieces.row_bytes, block + uint64_t{pieces.skipped + first} * pieces.row_bytes,
           min(pieces.rows_of_piece, pieces.rows - first)};
 }
 
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) recall_kernel(const __grid_con
     barrier_init_done();
   }
   __syncwarp();
-  const Pieces pieces(args.host);
+  const Pieces pieces(args);
   const uint64_t all = uint64_t{*args.count} * pieces.per_move, by = uint64_t{gridDim.x} * kWarps;
   const uint64_t first = uint64_t{blockIdx.x} * kWarps + warp;
   const uint64_t mine = first < all ? (all - first + by - 1) / by : 0;
@@ -188,27 +189,10 @@ bool right(const HostPool& host) {
          host.head_dim * 2 <= kStageBytes;
 }
 
-cudaError_t copy_pieces(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
-                        cudaStream_t stream) {
-  std::vector<void*> targets(moves.size());
-  std::vector<const void*> sources(moves.size());
-  const std::vector<size_t> sizes(moves.size(), host.head_numbers() * sizeof *pool);
-  for (size_t i = 0; i < moves.size(); ++i) {
-    sources[i] = host.pages + moves[i].page * host.page_stride + moves[i].head * host.head_numbers();
-    targets[i] = pool + moves[i].block * host.head_numbers();
-  }
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  size_t first = 0;
-  return cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), moves.size(), &attributes, &first,
-                              1, stream);
-}
-
 }  // namespace
 
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
-  if (!right(args.host) || args.ctas == 0) return cudaErrorInvalidValue;
+  if (!right(args.host) || args.ctas == 0 || (args.spread && args.values_only)) return cudaErrorInvalidValue;
   if (args.spread) {
     (args.burst_ns > 0 ? recall_spread_kernel<kBurstInFlight>
                        : recall_spread_kernel<kSteadyInFlight>)<<<args.ctas, 32, 0, stream>>>(args);
@@ -219,23 +203,6 @@ cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
   if (ready != cudaSuccess) return ready;
   recall_kernel<<<args.ctas, kWarps * 32, kShared, stream>>>(args);
   return cudaGetLastError();
-}
-
-cudaError_t copy_recalled(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
-                          cudaStream_t stream) {
-  if (!right(host)) return cudaErrorInvalidValue;
-  if (moves.empty()) return cudaSuccess;
-  if (host.layout == HostPageLayout::kHnd) return copy_pieces(host, pool, moves, stream);
-  const size_t row = host.head_dim * sizeof *pool;
-  for (const RecallMove& move : moves) {
-    const __nv_bfloat16* const from =
-        host.pages + move.page * host.page_stride + uint64_t{move.head} * host.head_dim;
-    const cudaError_t error =
-        cudaMemcpy2DAsync(pool + move.block * host.head_numbers(), row, from, row * host.kv_heads, row,
-                          size_t{2} * host.page_tokens, cudaMemcpyHostToDevice, stream);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
 }
 
 cudaError_t stage_pages(const StageArgs& args, cudaStream_t stream) {

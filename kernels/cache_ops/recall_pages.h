@@ -10,7 +10,7 @@
 // few CTAs with SMs of their own; two or three saturate PCIe from pieces of 4 KB on. Spread: single warps
 // that fit next to the CTAs of a concurrent kernel; 70 keep up with PCIe, and a concurrent decode slows down
 // less, because no SM falls behind the others. The list of moves may be written by an earlier kernel on the
-// stream. copy_recalled does the same on the copy engine, for a list that the host knows.
+// stream. (copied_recall.h: the same by the copy engine, for a list that the host knows.)
 //
 // stage_pages converts pages to host pages on the GPU; the copy engine then offloads each with one copy.
 // Kernel stores to host memory are not used: they slow concurrent kernels by 30 % and more
@@ -26,7 +26,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <span>
 
 #include "kernels/cache_ops/host_page.h"
 
@@ -42,8 +41,8 @@ struct HostPool {
   uint32_t head_dim = 128;  // a multiple of 8, at most 4,096
 
   // Numbers of one head of a page, and of all heads.
-  uint64_t head_numbers() const { return uint64_t{2} * page_tokens * head_dim; }
-  uint64_t page_numbers() const { return head_numbers() * kv_heads; }
+  __host__ __device__ uint64_t head_numbers() const { return uint64_t{2} * page_tokens * head_dim; }
+  __host__ __device__ uint64_t page_numbers() const { return head_numbers() * kv_heads; }
 };
 
 struct RecallMove {
@@ -62,13 +61,9 @@ struct RecallArgs {
   // Spread only: each warp stores 8 KB whenever the GPU's clock is a multiple of this, all warps at the same
   // time. A concurrent kernel slows down less; the recall takes up to this much longer. 0: no bursts.
   uint32_t burst_ns = 0;
+  bool values_only = false;  // not with `spread`: keys of the blocks stay as they are
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);
-
-// Copies by the copy engine. `moves` is host memory, read before the function returns. HND: one batch without
-// an order between its copies; NHD: one strided copy each.
-cudaError_t copy_recalled(const HostPool& host, __nv_bfloat16* pool, std::span<const RecallMove> moves,
-                          cudaStream_t stream);
 
 struct StageArgs {
   const __nv_bfloat16* pool = nullptr;

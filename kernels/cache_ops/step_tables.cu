@@ -37,7 +37,28 @@ __global__ void __launch_bounds__(kThreads) slots_kernel(const __grid_constant__
   args.slots[at] = out;
 }
 
+// One CTA a run.
+__global__ void __launch_bounds__(kThreads) runs_kernel(const QueryRun* runs, QueryRow* rows) {
+  const QueryRun run = runs[blockIdx.x];
+  for (uint32_t i = threadIdx.x; i < run.count; i += kThreads) {
+    QueryRow out{run.row + i, run.table, run.before + i + 1, run.head, run.column};
+    if (run.sinks != UINT32_MAX) {
+      const uint32_t position = run.context + i;
+      const uint32_t first = max(run.sinks, position + 1 > run.recent ? position + 1 - run.recent : 0);
+      out.sinks = run.sinks, out.gap = first - run.from;
+      out.kv_entries = min(run.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
+    }
+    rows[run.to + i] = out;
+  }
+}
+
 }  // namespace
+
+cudaError_t write_query_rows(const QueryRun* runs, uint32_t count, QueryRow* rows, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  runs_kernel<<<count, kThreads, 0, stream>>>(runs, rows);
+  return cudaGetLastError();
+}
 
 cudaError_t update_tables(const TableRange* ranges, uint32_t count, const uint32_t* numbers, uint32_t* tables,
                           cudaStream_t stream) {

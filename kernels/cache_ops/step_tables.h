@@ -1,7 +1,8 @@
 // The lists of a step that the device completes from what the host sends: tables of KV entries that stay on
-// the device from step to step, of which only new numbers are sent, and the slot of each row and head.
+// the device from step to step, of which only new numbers are sent; the slot of each row and head; and what
+// rows of chunks read whose KV entries are listed one by one.
 //
-// Bound: both kernels move a few bytes for each number; a launch takes longer.
+// Bound: the kernels move a few bytes for each number; a launch takes longer.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_STEP_TABLES_H_
 #define KVTWIN_KERNELS_CACHE_OPS_STEP_TABLES_H_
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/attention_rows.h"
 #include "kernels/cache_ops/rope_append_cuda.h"
 
 namespace kvtwin {
@@ -52,6 +54,17 @@ struct RowSlotArgs {
   uint32_t page_tokens = 16, columns = 1;
 };
 cudaError_t write_row_slots(const RowSlotArgs& args, cudaStream_t stream);
+
+// Rows of a chunk, for one head: row i is row `row + i` of the step. Without a ring it reads the table's
+// first before + i + 1 KV entries. Of a ring the table lists the first `sinks` positions, then positions
+// `from` and up; row i reads the sinks and the last `recent` positions up to its own, context + i.
+struct QueryRun {
+  uint32_t row = 0, count = 0, to = 0;  // `to`: index of its first QueryRow
+  uint32_t table = 0, before = 0, head = 0, column = 0;
+  uint32_t sinks = UINT32_MAX;  // UINT32_MAX: no ring
+  uint32_t from = 0, context = 0, recent = 0;
+};
+cudaError_t write_query_rows(const QueryRun* runs, uint32_t count, QueryRow* rows, cudaStream_t stream);
 
 }  // namespace kvtwin
 

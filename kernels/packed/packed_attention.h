@@ -26,8 +26,6 @@ enum class Rows : uint8_t {
   kInt4,    // pack_token
   kInt2,    // pack_token; values only
   kGroup2,  // pack_key_group(2): groups of shape.group KV entries; keys only
-  kFast4,   // pack_record(4): records of 128 KV entries
-  kFast2,   // pack_record(2)
 };
 
 // `data`: `kv_entries` consecutive KV entries in format `rows`.
@@ -37,7 +35,7 @@ struct PackedSide {
 };
 struct PackedRun {
   PackedSide k, v;
-  uint32_t kv_entries = 0;  // kGroup2: a multiple of shape.group; kFast: of 128
+  uint32_t kv_entries = 0;  // kGroup2: a multiple of shape.group
 };
 
 // Partial softmax: m = largest logit, l = sum of exp(logit - m), o = sum of the values with these weights.

@@ -5,19 +5,16 @@
 #include "kernels/common/small_floats.h"
 #include "kernels/packed/packed_attention.h"
 #include "kernels/quant/pack.h"
-#include "kernels/quant/pack_fast.h"
 #include "kernels/quant/pack_low_bit.h"
 
 namespace kvtwin::kernels {
 namespace {
 
 uint32_t entries_per_piece(Rows rows, const PageShape& shape) {
-  if (rows == Rows::kGroup2) return shape.group;
-  return rows == Rows::kFast4 || rows == Rows::kFast2 ? kRecordTokens : 1;
+  return rows == Rows::kGroup2 ? shape.group : 1;
 }
 
-size_t piece_bytes(Rows rows, bool keys, const PageShape& shape) {
-  const uint32_t bits = rows == Rows::kFast2 ? 2 : 4;
+size_t piece_bytes(Rows rows, const PageShape& shape) {
   switch (rows) {
     case Rows::kExact:
       return sizeof(float) * shape.head_dim;
@@ -32,23 +29,19 @@ size_t piece_bytes(Rows rows, bool keys, const PageShape& shape) {
     case Rows::kInt2:
       return token_bytes(Format::kInt2, shape);
     case Rows::kGroup2:
-      return key_group_bytes(2, shape);
-    case Rows::kFast4:
-    case Rows::kFast2:
       break;
   }
-  return keys ? record_bytes(bits, shape.head_dim) : value_record_bytes(bits, shape.head_dim);
+  return key_group_bytes(2, shape);
 }
 
-std::span<const uint8_t> piece(const PackedSide& side, bool keys, uint32_t index, const PageShape& shape) {
-  const size_t bytes = piece_bytes(side.rows, keys, shape);
+std::span<const uint8_t> piece(const PackedSide& side, uint32_t index, const PageShape& shape) {
+  const size_t bytes = piece_bytes(side.rows, shape);
   return {static_cast<const uint8_t*>(side.data) + index * bytes, bytes};
 }
 
 void unpack_piece(const PackedSide& side, bool keys, uint32_t index, const PageShape& shape,
                   std::span<float> out) {
-  const std::span<const uint8_t> bytes = piece(side, keys, index, shape);
-  const Side fast_side = keys ? Side::kKey : Side::kValue;
+  const std::span<const uint8_t> bytes = piece(side, index, shape);
   switch (side.rows) {
     case Rows::kExact: {
       const float* const rows = static_cast<const float*>(side.data);
@@ -70,10 +63,6 @@ void unpack_piece(const PackedSide& side, bool keys, uint32_t index, const PageS
     case Rows::kGroup2:
       KVT_CHECK(keys);
       return unpack_key_group(bytes, 2, shape, out);
-    case Rows::kFast4:
-      return unpack_record(fast_side, 4, shape.head_dim, bytes, out);
-    case Rows::kFast2:
-      return unpack_record(fast_side, 2, shape.head_dim, bytes, out);
   }
 }
 
@@ -109,7 +98,7 @@ std::vector<float> logits_of(std::span<const float> q, const PackedRun& run, con
   std::vector<float> rows(size_t{each} * shape.head_dim);
   for (uint32_t at = 0; at < run.kv_entries; at += each) {
     if (run.k.rows == Rows::kGroup2) {
-      folded_logits(q, piece(run.k, true, at / each, shape), shape, std::span(logits).subspan(at, each));
+      folded_logits(q, piece(run.k, at / each, shape), shape, std::span(logits).subspan(at, each));
       continue;
     }
     unpack_piece(run.k, true, at / each, shape, rows);

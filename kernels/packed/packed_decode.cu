@@ -1,8 +1,6 @@
-// Decode attention over the fast layout (packed_decode.h); the kernel is packed_worker.cuh's.
+// Decode attention over packed KV (packed_decode.h), by layout; the kernel is packed_worker.cuh's.
 
 #include "kernels/packed/packed_decode.h"
-#include "kernels/packed/packed_fast.cuh"
-#include "kernels/packed/packed_worker.cuh"
 
 namespace kvtwin {
 
@@ -17,9 +15,7 @@ cudaError_t packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs
   if (!packed_shape_is_possible(shape)) return cudaErrorInvalidValue;
   if (shape.sequences == 0) return cudaSuccess;
   if (shape.layout == PackedLayout::kRows) return device::launch_rows(shape, args, stream);
-  if (shape.layout != PackedLayout::kFast) return device::launch_low_bit(shape, args, stream);
-  return shape.head_dim == 128 ? device::launch_family<device::FastFamily<128>>(shape, args, stream)
-                               : device::launch_family<device::FastFamily<64>>(shape, args, stream);
+  return device::launch_low_bit(shape, args, stream);
 }
 
 }  // namespace kvtwin

@@ -11,21 +11,15 @@
 //
 // Layouts of a page of one KV head, K of all its KV entries, then V of all its KV entries:
 //   kRows  the byte layouts of docs/design/methods/triaxialkv.md#bytes (pack.h, packed_page.h): int2 and int4
-//   with
-//          groups of scale_group, fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a
+//          with groups of scale_group, fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 KV entries; int2: a
 //          multiple of scale_group.
-//   kFast  records of 128 KV entries in tensor-core order (pack_fast.h): int2, int4, keys per channel, values
-//   per
-//          token. The high-precision part is bf16 rows in pages of a multiple of 16, swizzled as in
-//          attention_decode.h: KV entries that do not fill a record yet.
 //   kFp4   fp4 rows (pack_low_bit.h), all in the high-precision part. Pages of 16, 32, 64 or 128 KV entries.
-//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for the newest KV entries, whose values are
-//   exact.
-//          Their keys may be packed already (docs/design/methods/triaxialkv.md#numbers); the page then holds
-//          the dequantised keys.
+//   kKivi  int2 rows as in kRows, and bf16 rows in pages of a multiple of 16, swizzled as in
+//          attention_decode.h, for the newest KV entries, whose values are exact. Their keys may be packed
+//          already (docs/design/methods/triaxialkv.md#numbers); the page then holds the dequantised keys.
 //
-// A part may end inside a page. Keys of int2 rows share scales along tokens, and so does all of kFast: such a
-// group or record must have been packed whole, even if only its first KV entries are read.
+// A part may end inside a page. Keys of int2 rows share scales along tokens: such a group must have been
+// packed whole, even if only its first KV entries are read.
 //
 // KV entries dropped in the middle of a page can be masked (`live`): they are not read, but must hold finite
 // numbers.
@@ -50,7 +44,7 @@ namespace kvtwin {
 
 constexpr uint32_t kPackedParts = 3;
 enum PackedPart : uint32_t { kPartInt2, kPartInt4, kPartHighPrecision };
-enum class PackedLayout : uint32_t { kRows, kFast, kFp4, kKivi };
+enum class PackedLayout : uint32_t { kRows, kFp4, kKivi };
 
 struct PackedSequence {
   uint32_t q_row = 0;                  // row of its first query head in q and out
@@ -60,11 +54,11 @@ struct PackedSequence {
 };
 
 struct PackedDecodeShape {
-  PackedLayout layout = PackedLayout::kFast;
+  PackedLayout layout = PackedLayout::kRows;
   uint32_t head_dim = 128;    // 64 or 128
   uint32_t group = 4;         // query heads per KV head, 1 to 8
   uint32_t scale_group = 32;  // kRows, kKivi: values that share a scale: 32, 64 or 128
-  uint32_t page_tokens[kPackedParts] = {128, 128, 16};  // by part; kFast: 128, 128 and any of the four
+  uint32_t page_tokens[kPackedParts] = {128, 128, 16};  // by part
   uint32_t heads_per_page = 1;                          // page p, column c is block p * heads_per_page + c
   uint32_t sequences = 0;
   uint32_t ctas = 132;
@@ -87,10 +81,6 @@ struct PackedDecodeArgs {
 
 // Bytes of K and V of a page of one KV head. kFp4 has only the high-precision part; kKivi has no int4 part.
 constexpr uint64_t packed_page_bytes(const PackedDecodeShape& s, PackedPart part) {
-  const uint32_t bits = part == kPartInt2 ? 2 : 4;
-  if (s.layout == PackedLayout::kFast && part != kPartHighPrecision) {
-    return record_bytes(bits, s.head_dim) + value_record_bytes(bits, s.head_dim);
-  }
   const Format high_precision = s.layout == PackedLayout::kRows  ? Format::kFp8
                                 : s.layout == PackedLayout::kFp4 ? Format::kFp4
                                                                  : Format::kBf16;

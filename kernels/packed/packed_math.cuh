@@ -29,8 +29,8 @@ namespace kvtwin::device {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kCodeUnit = 16777216.f;  // 2^24: a code as fp16 is code / 2^24
 constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
-constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
-constexpr float kUp8 = 256, kUp12 = 4096;
+constexpr uint32_t kFp16Up8 = 0x5c005c00;  // 2^8
+constexpr float kUp8 = 256;
 
 // Partial result of one sequence by lane, as Partial, except that sums are complete. `more` is the
 // accumulator of the additional tensor-core rows: more[0..1] of row lane / 4 are the zeros of a group (or of

@@ -69,14 +69,12 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
 }  // namespace
 
 bool packed_shape_is_possible(const PackedDecodeShape& s) {
-  const bool fast = s.layout == PackedLayout::kFast;
   if (s.group == 0 || s.group > kDecodeGroupMax || (s.head_dim != 64 && s.head_dim != 128)) return false;
   if (s.ctas == 0 || s.heads_per_page == 0) return false;
-  if (!fast && s.scale_group != 32 && s.scale_group != 64 && s.scale_group != 128) return false;
+  if (s.scale_group != 32 && s.scale_group != 64 && s.scale_group != 128) return false;
   for (uint32_t part = 0; part < kPackedParts; ++part) {
     const uint32_t page = s.page_tokens[part];
     if (page != 16 && page != 32 && page != 64 && page != 128) return false;
-    if (fast && part != kPartHighPrecision && page != kRecordTokens) return false;
     const bool int2 = s.layout == PackedLayout::kRows || s.layout == PackedLayout::kKivi;
     if (int2 && part == kPartInt2 && page % s.scale_group != 0) return false;
   }

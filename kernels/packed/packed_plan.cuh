@@ -18,10 +18,9 @@ constexpr uint32_t kPackedWarps = 12;  // consumer warps of a CTA; one CTA per S
 // Producer warps, one per scheduler: a single one is 5 to 10 % slower.
 constexpr uint32_t kCopyWarps = 4;
 
-// KV entries per block: as many as fit a stage (packed_fast.cuh, packed_rows.cuh).
+// KV entries per block: as many as fit a stage (packed_rows.cuh).
 __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_t scale_group,
                                                     uint32_t part) {
-  if (layout == PackedLayout::kFast) return part == kPartInt2 ? 128 : part == kPartInt4 ? 64 : 16;
   if (layout == PackedLayout::kFp4) return 64;
   if (layout == PackedLayout::kKivi && part == kPartHighPrecision) return 16;
   if (part == kPartInt2) return scale_group == 128 ? 128 : 64;
@@ -30,7 +29,6 @@ __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_
 // Proportional to the measured time of a block (packed_decode_bench), not to its bytes: int2 is bound by
 // instructions and slower per byte.
 __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t scale_group, uint32_t part) {
-  if (layout == PackedLayout::kFast) return part == kPartInt2 ? 11 : part == kPartInt4 ? 9 : 8;
   if (layout == PackedLayout::kFp4) return 16;
   if (layout == PackedLayout::kKivi && part == kPartHighPrecision) return 8;
   if (part == kPartInt2) return scale_group == 128 ? 20 : 11;

@@ -69,11 +69,7 @@ class PackedReader {
   }
   template <class Format>
   static __device__ __forceinline__ uint32_t page_bytes(uint32_t page) {
-    if constexpr (Format::kRecords) {
-      return 2 * Format::kRecordCodes + Format::kKeyPairs + Format::kValuePairs;
-    } else {
-      return Format::key_bytes(page) + Format::value_bytes(page);
-    }
+    return Format::key_bytes(page) + Format::value_bytes(page);
   }
   // Loads the page numbers of this block, one block before they are used.
   __device__ void load_pages() {
@@ -112,31 +108,17 @@ class PackedReader {
 
   template <class Format>
   __device__ __forceinline__ void copy(uint32_t target, uint32_t bar) {
-    if constexpr (Format::kRecords) {
-      constexpr uint32_t kKeys = Format::kRecordCodes + Format::kKeyPairs;
-      const char* const from = column_ + uint64_t{number_[0]} * stride_ + (values_ ? kKeys : 0);
-      const uint32_t pairs = values_ ? Format::kValuePairs : Format::kKeyPairs;
-      expect(Format::kCodes + pairs, target, bar);
-      if constexpr (Format::kBlocksPerRecord == 1) {
-        copy_bulk_once(target, from, Format::kCodes + pairs, bar);
-      } else {
-        const uint32_t half = at_.block % Format::kBlocksPerRecord;
-        copy_bulk_once(target, from + half * Format::kCodes, Format::kCodes, bar);
-        copy_bulk(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);  // both halves read it
-      }
-    } else {
-      constexpr uint32_t kTokens = Format::kTokens;
-      const uint32_t page = 1u << shift_, kv_entries = min(page, kTokens),
-                     inside = at_.block * kTokens & (page - 1);
-      const uint32_t each = values_ ? Format::value_bytes(kv_entries) : Format::key_bytes(kv_entries);
-      const uint32_t offset =
-          values_ ? Format::key_bytes(page) + Format::value_bytes(inside) : Format::key_bytes(inside);
-      expect(pieces_ * each, target, bar);
+    constexpr uint32_t kTokens = Format::kTokens;
+    const uint32_t page = 1u << shift_, kv_entries = min(page, kTokens),
+                   inside = at_.block * kTokens & (page - 1);
+    const uint32_t each = values_ ? Format::value_bytes(kv_entries) : Format::key_bytes(kv_entries);
+    const uint32_t offset =
+        values_ ? Format::key_bytes(page) + Format::value_bytes(inside) : Format::key_bytes(inside);
+    expect(pieces_ * each, target, bar);
 #pragma unroll
-      for (uint32_t i = 0; i < kPieces; ++i) {
-        if (i < pieces_) {
-          copy_bulk_once(target + i * each, column_ + uint64_t{number_[i]} * stride_ + offset, each, bar);
-        }
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      if (i < pieces_) {
+        copy_bulk_once(target + i * each, column_ + uint64_t{number_[i]} * stride_ + offset, each, bar);
       }
     }
   }

@@ -15,8 +15,8 @@
 // int2 keys: of 32 KV entries lane g has the four of byte b = g / 2 + 4 (g % 2): two tiles, KV entry 4 b + 2
 // tile + half.
 //
-// int2 takes 5 integer instructions per 16 x 16 tile and side (fast layout: 4.5), but two loads from shared
-// memory per tile (fast layout: a quarter of one), which bound it.
+// int2 takes 5 integer instructions per 16 x 16 tile and side, and two loads from shared memory per tile,
+// which bound it.
 
 #ifndef KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
 #define KVTWIN_KERNELS_PACKED_PACKED_ROWS_CUH_
@@ -29,7 +29,6 @@ namespace kvtwin::device {
 // One byte per channel, no scales.
 template <int kDim>
 struct RowsFp8 {
-  static constexpr bool kRecords = false;
   static constexpr int kTokens = 32, kTiles = 2, kTilesPerAdd = 2;
   static constexpr bool kParityCounts = false;
   static constexpr uint32_t kSlot = kTokens * kDim;

@@ -41,7 +41,6 @@ __device__ __forceinline__ uint32_t bf16_of_high(uint32_t bytes) {
 
 template <int kDim>
 struct RowsFp4 {
-  static constexpr bool kRecords = false;
   static constexpr int kTokens = 64, kTiles = 4, kTilesPerAdd = 4;
   static constexpr int kBlocks = kDim / 16;
   static constexpr uint32_t kCodes = kDim / 2, kRow = kCodes + kBlocks;

@@ -10,7 +10,6 @@ namespace kvtwin::device {
 template <int kDim, int kScaleGroup>
 struct RowsInt2 {
   using Rows = TokenRows<kDim, kScaleGroup, 2>;
-  static constexpr bool kRecords = false;
   static constexpr int kTokens = kScaleGroup == 128 ? 128 : 64, kTiles = kTokens / 16;
   static constexpr int kTilesPerAdd = kScaleGroup / 16, kGroups = kTokens / kScaleGroup;
   static constexpr bool kParityCounts = true;

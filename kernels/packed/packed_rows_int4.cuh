@@ -10,7 +10,6 @@ namespace kvtwin::device {
 template <int kDim, int kScaleGroup>
 struct RowsInt4 {
   using Rows = TokenRows<kDim, kScaleGroup, 4>;
-  static constexpr bool kRecords = false;
   static constexpr int kTokens = 64, kTiles = 4, kTilesPerAdd = 4;
   static constexpr bool kParityCounts = false;
   static constexpr int kGroups = Rows::kGroups;

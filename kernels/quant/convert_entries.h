@@ -1,5 +1,5 @@
 // Converts single KV entries between a pool of packed pages and a pool of bf16 pages, or copies them between
-// two bf16 pools. For whole pages pack_pages.h is faster.
+// two bf16 pools.
 //
 // A pool is an array of KV entries: entry c is slot c % page_tokens of page c / page_tokens. A page is
 // `kv_heads` blocks of page_bytes(format, shape) each, one per KV head: packed blocks as in

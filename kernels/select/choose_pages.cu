@@ -1,5 +1,5 @@
 #include "kernels/common/bf16_chunk.cuh"
-#include "kernels/common/block_sum.cuh"
+#include "kernels/select/best_pages.cuh"
 #include "kernels/select/choosing_heads.cuh"
 #include "kernels/select/page_choice.h"
 
@@ -7,126 +7,13 @@ namespace kvtwin {
 namespace {
 
 using namespace device;
-using kernels::PagePooling;
 
-constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
-
-// order_key's upper half (select.h): larger is better, NaN as -inf.
-__device__ uint32_t ordered(float score) {
-  const uint32_t bits = __float_as_uint(score != score ? -INFINITY : score);
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
-
-struct Sum {
-  __device__ static float join(float a, float b) { return a + b; }
-};
-struct Largest {
-  __device__ static float join(float a, float b) { return fmaxf(a, b); }
-};
+constexpr uint32_t kThreads = kChoiceThreads, kWarps = kThreads / 32;
 
 // Shared memory of a CTA.
-struct Shared {
-  float parts[kWarps];
-  uint32_t sums[kWarps];
-  uint32_t histogram[256];
-  uint32_t digit, above;  // of the current radix pass
+struct Shared : BestPages {
   uint32_t victims, first_move, moves;
 };
-
-// Reduces over all threads in one fixed order and returns the result to all of them.
-template <typename Join>
-__device__ float over_all(Shared& shared, float value) {
-#pragma unroll
-  for (int by = 16; by > 0; by /= 2) value = Join::join(value, __shfl_xor_sync(kAllLanes, value, by));
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared.parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float out = shared.parts[0];
-  for (uint32_t w = 1; w < kWarps; ++w) out = Join::join(out, shared.parts[w]);
-  return out;
-}
-
-// Pools the group's scores into those of the first query head. Each thread has its own pages.
-__device__ void pool(const ChoiceShape& shape, Shared& shared, float* scores, uint32_t pages) {
-  const uint32_t rows = shape.score_rows();
-  const bool softmax = shape.softmax();
-  if (rows == 1 && !softmax) return;
-  float most[8], by[8];
-#pragma unroll
-  for (uint32_t g = 0; g < 8; ++g) {
-    if (g >= rows || !softmax) continue;
-    const float* const own = scores + size_t{g} * shape.score_stride;
-    float top = -INFINITY, sum = 0;
-    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) top = fmaxf(top, own[p] * shape.scale);
-    top = over_all<Largest>(shared, top);
-    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) sum += expf(own[p] * shape.scale - top);
-    most[g] = top, by[g] = 1 / over_all<Sum>(shared, sum);
-  }
-  const bool largest = shape.pooling == PagePooling::kMaxS || shape.pooling == PagePooling::kMaxQk;
-  for (uint32_t p = threadIdx.x; p < pages; p += kThreads) {
-    float pooled = 0;
-#pragma unroll
-    for (uint32_t g = 0; g < 8; ++g) {
-      if (g >= rows) break;
-      float one = scores[size_t{g} * shape.score_stride + p];
-      if (softmax) one = expf(one * shape.scale - most[g]) * by[g];
-      pooled = g == 0 ? one : largest ? fmaxf(pooled, one) : pooled + one;
-    }
-    scores[p] = largest ? pooled : pooled / static_cast<float>(rows);
-  }
-}
-
-// The key of rank `wanted` (from 1, from the largest), and the number of larger keys: radix selection, eight
-// bits per pass.
-struct Threshold {
-  uint32_t key = 0, larger = 0;
-};
-__device__ Threshold threshold(Shared& shared, const float* scores, uint32_t pages, uint32_t wanted) {
-  Threshold out;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    __syncthreads();
-    shared.histogram[threadIdx.x] = 0;
-    __syncthreads();
-    const uint32_t known = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
-    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) {
-      const uint32_t key = ordered(scores[p]);
-      if (((key ^ out.key) & known) == 0) atomicAdd(&shared.histogram[key >> shift & 255], 1);
-    }
-    __syncthreads();
-    // Descending digits, one per thread: finds the digit that has the rank.
-    const uint32_t digit = 255 - threadIdx.x, own = shared.histogram[digit], left = wanted - out.larger;
-    uint32_t all;
-    const uint32_t above = sum_before<kWarps>(own, shared.sums, &all);
-    if (above < left && left <= above + own) shared.digit = digit, shared.above = above;
-    __syncthreads();
-    out.key |= shared.digit << shift, out.larger += shared.above;
-  }
-  return out;
-}
-
-// chosen[0, count): the best pages, ascending; of equal scores the later pages.
-__device__ void choose(Shared& shared, const float* scores, uint32_t pages, uint32_t count,
-                       uint32_t* chosen) {
-  const Threshold least = threshold(shared, scores, pages, count);
-  const uint32_t each = (pages + kThreads - 1) / kThreads;
-  const uint32_t first = min(threadIdx.x * each, pages), end = min(first + each, pages);
-  uint32_t larger = 0, equal = 0, all_larger, all_equal;
-  for (uint32_t p = first; p < end; ++p) {
-    const uint32_t key = ordered(scores[p]);
-    larger += key > least.key, equal += key == least.key;
-  }
-  larger = sum_before<kWarps>(larger, shared.sums, &all_larger),
-  equal = sum_before<kWarps>(equal, shared.sums, &all_equal);
-  const uint32_t left_out =
-      all_equal - (count - least.larger);  // of the pages with the threshold key, the first are left out
-  for (uint32_t p = first; p < end; ++p) {
-    const uint32_t key = ordered(scores[p]);
-    if (key < least.key) continue;
-    if (key > least.key || equal >= left_out) chosen[larger + (equal > left_out ? equal - left_out : 0)] = p;
-    larger += key > least.key, equal += key == least.key;
-  }
-  __syncthreads();
-}
 
 __device__ bool holds(const uint32_t* ascending, uint32_t count, uint32_t page) {
   uint32_t low = 0, high = count;
@@ -272,6 +159,18 @@ __device__ uint32_t held_in(const ChoiceRow& row, const uint32_t* retained, uint
   return row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? slot : retained[slot];
 }
 
+// Pages that stay are no candidates: neither in a softmax nor among the best.
+__device__ void leave_out(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
+                          float* scores, uint32_t head, uint32_t rows) {
+  if (args.stay == 0) return;
+  const uint32_t* const own = args.stays + (size_t{row.state} * shape.kv_heads + head) * args.stay;
+  for (uint32_t i = threadIdx.x; i < args.stay * rows; i += kThreads) {
+    const uint32_t page = own[i % args.stay];
+    if (page < row.candidates) scores[size_t{i / args.stay} * shape.score_stride + page] = -INFINITY;
+  }
+  __syncthreads();
+}
+
 // The forced recall of a head; null if nothing is forced.
 __device__ const kernels::HeadRecall* notify(const ChoiceShape& shape, const ChoiceArgs& args,
                                              const ChoiceRow& row, uint32_t head) {
@@ -341,6 +240,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Shared shared;
   const uint32_t head = blockIdx.x;
   const ChoiceRow row = args.rows[blockIdx.y];
+  if (row.candidates == 0) return;  // of the whole CTA
   const bool now = chooses_now(shape, args, row, shared, head);
   if (threadIdx.x == 0) args.now[blockIdx.y * shape.kv_heads + head] = now ? 1 : 0;
   if (now) return;
@@ -359,11 +259,14 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t head = blockIdx.x;
   if (!takes(args, blockIdx.y * shape.kv_heads + head)) return;
   const ChoiceRow row = args.rows[blockIdx.y];
+  if (row.candidates == 0) return;  // of the whole CTA
   const HeadLists lists(space, shape.chosen);
   float* const scores =
       args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * shape.score_rows() * shape.score_stride;
+  leave_out(shape, args, row, scores, head, shape.score_rows());
   pool(shape, shared, scores, row.candidates);
   __syncthreads();
+  leave_out(shape, args, row, scores, head, 1);
   if (const kernels::HeadRecall* const forced_outcome = notify(shape, args, row, head);
       forced_outcome != nullptr) {
     const uint32_t* const retained = args.held + (size_t{row.state} * shape.kv_heads + head) * shape.chosen;
@@ -381,6 +284,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void keep_kernel(const QueryRetained* rows, uint32_t numbers, const __nv_bfloat16* q,
                             __nv_bfloat16* q_before) {
   const QueryRetained one = rows[blockIdx.x];
+  if (one.state == kNoState) return;
   const auto* const from = reinterpret_cast<const uint4*>(q + size_t{one.row} * numbers);
   auto* const to = reinterpret_cast<uint4*>(q_before + size_t{one.state} * numbers);
   for (uint32_t i = threadIdx.x; i < numbers / 8; i += kThreads) to[i] = from[i];

@@ -50,7 +50,7 @@ enum class Held : uint32_t {
 struct ChoiceRow {
   uint32_t row = 0;         // row of q
   uint32_t state = 0;       // row of held and q_before
-  uint32_t candidates = 0;  // pages to choose from, at least `chosen`
+  uint32_t candidates = 0;  // pages to choose from, at least `chosen`; 0: the row chooses nothing
   uint32_t owners = 0;      // lists[owners + i]: index of candidate i's summary and host page
   uint32_t slots = 0;       // lists[slots + i]: GPU page of slot i; unused with kInPlace
   uint32_t table =
@@ -114,6 +114,10 @@ struct ChoiceArgs {
   // one. Null: all heads choose for this step.
   uint8_t* now = nullptr;
   ChoosesFor step = ChoosesFor::kThisStep;
+  // [states][kv_heads][stay]: candidates that are not chosen, because they stay in slots of their own
+  // (ShadowKV's outliers). REQUIRES: at least `chosen` candidates are left.
+  const uint32_t* stays = nullptr;
+  uint32_t stay = 0;
 };
 
 // Writes `now`, and the tables of the heads that choose for the next step. REQUIRES: args.now is not null.
@@ -125,8 +129,9 @@ cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaSt
 cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);
 
 // Rows of q to store for the comparison in the next step.
+constexpr uint32_t kNoState = 0xffffffffu;  // the row is not stored
 struct QueryRetained {
-  uint32_t row = 0, state = 0;
+  uint32_t row = 0, state = kNoState;
 };
 cudaError_t keep_queries(const QueryRetained* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
                          __nv_bfloat16* q_before, cudaStream_t stream);

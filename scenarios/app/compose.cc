@@ -184,6 +184,18 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Er
   }
 }
 
+// A chunk that is scored as a whole never fits a step that decodes too, if the step is no longer than the
+// chunk.
+void note_whole_chunks(const CoreConfig& config, std::vector<std::string>* notes) {
+  const PolicyAxes axes = make_axes(config.policies);
+  const uint32_t chunk = Retention(config, axes).whole_chunk_tokens();
+  if (chunk == 0 || config.step_tokens_max > chunk) return;
+  notes->push_back(fmt::format(
+      "prompts are computed in whole chunks of {} tokens, for which a step of {} has no room beside "
+      "a decode: requests run one after another (--set=limits.step_tokens_max={})",
+      chunk, config.step_tokens_max, 2 * chunk));
+}
+
 void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Errors* errors) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
@@ -241,6 +253,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   // resolve_routing decides "auto", which depends on the trace.
   if (values.engines().routing() != "auto")
     out->options.routing = kRoutings.value(values.engines().routing());
+  note_whole_chunks(config, &out->notes);
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);

@@ -35,7 +35,6 @@ void load_precision(const Scenario& scenario, PolicySet* set, Errors* errors) {
   PrecisionSpec& spec = set->precision_spec;
   spec.group = in.group();
   spec.residual_tokens = in.residual_tokens();
-  spec.per_channel_keys = in.per_channel_keys();
   spec.ageing = kAgeings.value(in.ageing());
   double bits = in.bits();
   if (!in.tag_map().empty()) {

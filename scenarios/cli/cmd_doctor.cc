@@ -48,8 +48,8 @@ void print_catalog(const std::string& gpu) {
   line("measured step times", profile.has_value(),
        profile
            ? fmt::format(
-                 "{} ({}, {}, {} methods); on another machine check it: kvtwin calibrate device --anchors={}",
-                 path.string(), profile->date, profile->model, profile->methods.size(), path.string())
+                 "{} ({}, {}, {} families of operations); on another machine check it: kvtwin calibrate device --anchors={}",
+                 path.string(), profile->date, profile->model, profile->operations ? profile->operations->prices.size() : 0, path.string())
            : fmt::format("steps are priced by the roofline; measure them in 3 minutes: kvtwin calibrate "
                          "device --out={}",
                          path.string()));

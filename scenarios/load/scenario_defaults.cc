@@ -51,14 +51,7 @@ constexpr char kDefaults[] = R"pb(
     partition: "uniform"
     identity: "shared"
     prefix_eviction: "lru"
-    precision_options {
-      group: 32
-      residual_tokens: 128
-      per_channel_keys: false
-      tag_map: ""
-      bits: 0
-      ageing: "ignore"
-    }
+    precision_options { group: 32 residual_tokens: 128 tag_map: "" bits: 0 ageing: "ignore" }
     partition_options {
       uniform_splits: 0
       ctas_per_sm: 2

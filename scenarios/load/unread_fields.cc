@@ -61,7 +61,6 @@ bool head_masks(const v1::Scenario& v) { return table(v) == HeadTable::kMasks; }
 bool head_groups(const v1::Scenario& v) { return layout_traits(v.policies().layout()).has_groups; }
 PrecisionTraits precision(const v1::Scenario& v) { return precision_traits(v.policies().precision()); }
 bool packs_groups(const v1::Scenario& v) { return precision(v).reads_group; }
-bool per_channel(const v1::Scenario& v) { return precision(v).per_channel_ok; }
 bool residual(const v1::Scenario& v) { return precision(v).exact == ExactTokens::kResidual; }
 bool by_tag(const v1::Scenario& v) { return precision(v).by_tag; }
 PartitionKind partition(const v1::Scenario& v) { return partition_kind(v.policies().partition()); }
@@ -127,7 +126,6 @@ constexpr std::array kRows = std::to_array<Row>({
     {"policies.layout_options.heads_per_group", head_groups, "policies.layout", "ragged"},
     {"policies.layout_options.clustering", head_groups, "policies.layout", "ragged"},
     {"policies.precision_options.group", packs_groups, "policies.precision", "int4"},
-    {"policies.precision_options.per_channel_keys", per_channel, "policies.precision", "int4"},
     {"policies.precision_options.residual_tokens", residual, "policies.precision", "kivi_int2"},
     {"policies.precision_options.tag_map", by_tag, "policies.precision", "triaxial"},
     {"policies.precision_options.bits", by_tag, "policies.precision", "triaxial"},

@@ -55,3 +55,13 @@ run() {
     printf 'refused: %s' "$(head -1 "$err" | sed 's/^.*textproto[^ ]* //')"
   fi
 }
+# fractions_of SCENARIO: a profile's mean and deviation by head, relative to the mean of all heads, a line each; they hold
+# for any ratio (docs/design/methods/tangram.md#calibration, remedy (i)).
+fractions_of() {
+  awk '
+    /mean: \[/ { list = "mean" } /deviation: \[/ { list = "deviation" } /\]/ { list = "" }
+    list != "" { gsub(/[^0-9. ]/, " "); for (i = 1; i <= NF; ++i) { v[list, ++n[list]] = $i; if (list == "mean") sum += $i } }
+    function line(of,   i) { for (i = 1; i <= n[of]; ++i) printf("%s%.4f", (i > 1 ? "," : ""), v[of, i] * n["mean"] / sum); print "" }
+    END { line("mean"); line("deviation") }
+  ' "$1"
+}

@@ -15,6 +15,7 @@ output=${3:-1024}
 shift $(($# < 3 ? $# : 3))
 wanted=" ${*:-parts reclaim groups terms} "
 methods=$(cd "$(dirname "${BASH_SOURCE[0]}")/../methods" && pwd)
+. "$methods/../studies/common.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -31,17 +32,8 @@ lengths short 4096 "$output"
 lengths mid 16384 "$output"
 lengths long 30720 "$output"
 
-# Fractions of heads relative to their mean, which hold for any ratio: docs/design/methods/tangram.md#calibration,
-# remedy (i).
-shares() {  # FIELD
-  awk -v field="$1" '
-    /mean: \[/ { list = "mean" } /deviation: \[/ { list = "deviation" } /\]/ { list = "" }
-    list != "" { gsub(/[^0-9. ]/, " "); for (i = 1; i <= NF; ++i) { v[list, ++n[list]] = $i; if (list == "mean") sum += $i } }
-    END { for (i = 1; i <= n[field]; ++i) printf("%s%.4f", (i > 1 ? "," : ""), v[field, i] * n["mean"] / sum) }
-  ' "$methods/tangram.textproto"
-}
-mean=$(shares mean)
-deviation=$(shares deviation)
+mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
+mean=${heads[0]} deviation=${heads[1]}
 
 common=(hardware.node=a100-80gb-x4 engines.tensor_parallel=4 limits.requests_max=512 trace.format=azure replay.arrivals=all_at_once
   limits.step_tokens_max=4096 limits.prefix_cache=false memory.page_tokens=16)
@@ -59,8 +51,6 @@ of() {  # KEY JSON
   local row=${2#*\"$1\":}
   [[ $row != "$2" ]] && printf '%s' "${row%%[,\}]*}" || printf '1'
 }
-ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
-number() { awk -v a="$1" -v d="${2:-2}" 'BEGIN { printf "%.*f", d, a }'; }
 
 row() {  # NAME FULL JSON
   printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" "$(number "$(of requests_per_s "$3")" 3)" "$(ratio "$(of requests_per_s "$3")" "$2")" \

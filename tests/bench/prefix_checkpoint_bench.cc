@@ -17,7 +17,8 @@ constexpr uint32_t kChunk = 512, kRetained = 150, kWindow = 32;
 class Prefix {
  public:
   explicit Prefix(uint32_t chunks)
-      : cache(1, chunks, shape, make_prefix_eviction(CoreConfig{}, kChunk)), tokens(chunks * kChunk) {
+      : cache(1, {chunks, 0}, shape, make_prefix_eviction(CoreConfig{}, kChunk), nullptr),
+        tokens(chunks * kChunk) {
     const std::vector<UnitRun> identity = {{1, 0, chunks}};
     GroupTables tables;
     tables.open(&shape);

@@ -43,7 +43,10 @@ void PageChecker::continued(const PrefixHit& prefix_hit) {
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     Table& table = of_request[g];
     KVT_CHECK(table.positions.size() == prefix_hit.kv_entries[g]);
-    for (uint32_t i = 0; i < table.pages.size(); ++i, ++page) KVT_CHECK(*page == table.pages[i]);
+    for (uint32_t i = 0; i < table.pages.size(); ++i, ++page) {
+      table.pages[i] = *page;  // others than before, if it was loaded from the host
+      sealed_.insert(*page);
+    }
     const auto tail = table.pages.begin() + prefix_hit.shared[g];
     if (tail != table.pages.end()) copied_[{prefix_hit.request, g}].assign(tail, table.pages.end());
     table.pages.erase(tail, table.pages.end());
@@ -233,8 +236,10 @@ RetainedEntries PageChecker::compressed(const PlanEntry& entry, const Compressio
 void PageChecker::transfer_started(const StartTransfer& start) {
   const std::span<const PageId> source = start.source, target = start.target;
   const TransferId transfer = start.transfer;
-  // All transferred pages are full, except the last one of each group of a request that is swapped out or in.
-  const bool part = start.kind == TransferKind::kSwapOut || start.kind == TransferKind::kSwapIn;
+  // All transferred pages are full, except the last one of each group of a request that is swapped out or in,
+  // or of a prefix checkpoint.
+  const bool compressed = slot_retention_ == SlotRetention::kMove,
+             part = compressed || start.kind == TransferKind::kSwapOut || start.kind == TransferKind::kSwapIn;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
   KVT_CHECK(source.size() == target.size());
@@ -246,7 +251,7 @@ void PageChecker::transfer_started(const StartTransfer& start) {
   for (const PageId page : source) {
     KVT_CHECK(!pages_[page].empty());
     KVT_CHECK(pages_[page].size() == shape_.page_tokens ||
-              (part && (shape_.groups > 1 || page == source.back())));
+              (part && (compressed || shape_.groups > 1 || page == source.back())));
     copy.at_start.push_back(pages_[page]);
   }
 }

@@ -107,6 +107,8 @@ inline std::vector<NamedList> named_lists() {
       {"tangram_mixed",
        dropping_list(kBoth, true, {.plans_layers = true, .copies = true, .state = true, .in_layers = true}),
        false, true, kInLayers},
+      {"streaming_llm_wraps",
+       dropping_list({false, false, true}, true, {.plans_layers = true, .wraps = true})},
       {"triaxial_decode", packed_list({}, true, false)},
       {"triaxial_chunk", packed_list(kChunks, false, true)}};
 }

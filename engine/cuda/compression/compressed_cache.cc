@@ -50,6 +50,7 @@ Result<void> CompressedCache::allocate() {
                                                          {format, core.policies.precision_spec.group, false});
   if (!kv_entries) return tl::unexpected<Error>(kv_entries.error());
   kv_entries_ = std::move(*kv_entries);
+  if (kv_entries_.packed()) reserve_dequantized();
   if (Result<void> ok = make_attention(); !ok) return ok;
   if (Result<void> ok = make_pages(); !ok) return ok;
   if (lists_splits(partition_kind(core.policies.partition))) {
@@ -102,7 +103,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       Request& request = request_of(entry.request);
       request.kv_entries.clear();
       request.captured.phases.clear();
-      request.repeated.clear(), request.ranked = 0;
+      request.repeated = {}, request.ranked = 0;
       resend_tables(&request);
       if (pages_ != nullptr) pages_->begin(&request.tail);
     }
@@ -178,148 +179,6 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
         work.rows.tokens * kv_entries + uint64_t{work.rows.tokens} * (work.rows.tokens + 1) / 2;
     (work.rows.tokens == 1 ? rows->decode_entries : rows->chunk_entries) += read;
   }
-}
-
-// Decodes of all layers at once, where these have equally many and nothing else.
-void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
-  const size_t each = layers_[0].decodes.count;
-  planned_ = partition_ == nullptr && !kv_entries_.packed() && each > 0 && chunks_.empty() &&
-             decodes_.size() == each * llm_.layers;
-  for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
-  if (planned_) attention_.plan_layers(rows_of(0, rows), kv_entries_.pool(), on.stream);
-}
-
-DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) const {
-  const LayerLists& lists = layers_[layer];
-  DeviceRows mine = rows;
-  mine.pages = tables_.on_device();
-  mine.slots = slots_of(layer);
-  mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
-  mine.listed = listed_;
-  mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
-  mine.others = lists_.at(at_.others) + lists.others.first, mine.other_rows = lists.others.count;
-  return mine;
-}
-
-void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                             const StepStream& on) {
-  const LayerLists& lists = layers_[layer];
-  DeviceRows mine = rows_of(layer, rows);
-  const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
-    if (part.count == 0) return;
-    on.timer->begin(Operation::kMove, layer);
-    if (kv_entries_.packed()) {
-      return kv_entries_.packed_heads().move(tables_.on_device(), kv_entries_.scorer_state(),
-                                             lists_.at(list) + part.first, lists_.at(at_.iota), part.count,
-                                             on.stream);
-    }
-    CompactArgs args{kv_entries_.kv_entries(mine.pages, false), kv_entries_.pool(),
-                     kv_entries_.scorer_state(), lists_.at(list) + part.first, lists_.at(at_.iota)};
-    args.count = part.count;
-    must(compact_entries(args, on.stream), "compact_entries", 0,
-         [&] { return fmt::format("{} heads", part.count); });
-  };
-  const AppendSlot* const slots = mine.slots;
-  if (kv_entries_.packed()) {
-    mine.pages = kv_entries_.packed_heads().iota();
-    mine.slots = lists_.at(at_.dequantized_slots) + size_t{layer} * slot_rows_.size() * llm_.kv_heads;
-    if (memory_.poison) kv_entries_.packed_heads().poison_dequantized(on.stream);
-  }
-  if (!planned_) {
-    on.timer->begin(Operation::kPlan, layer);
-    const DecodePartition::Splits splits =
-        partition_ == nullptr ? DecodePartition::Splits() : partition_->of_layer(layer, lists_);
-    attention_.plan(mine, kv_entries_.pool(), on.stream, splits);
-  }
-  move(at_.copies, lists.copies);
-  on.timer->begin(Operation::kAppend, layer);
-  attention_.append(tensors, mine, kv_entries_.pool(), on.stream);
-  if (kv_entries_.packed()) convert_rows(layer, on);
-  auto* const tables = const_cast<uint32_t*>(tables_.on_device());  // with gaps that are filled here
-  if (pages_ != nullptr) {
-    on.timer->begin(Operation::kScore, layer);
-    pages_->keep_rows(layer, lists_, kv_entries_.packed_heads(), on.stream);
-    pages_->choose(layer, lists_, tables, tensors.q, on.stream);
-  }
-  mine.slots = slots;  // scorer state lies with the retained KV entries
-  if (scores_->has_scorer_state()) on.timer->begin(Operation::kCapture, layer);
-  scores_->update_state(layer, tensors, mine, access_.forward->matmul(), on.stream);
-  attention_.attend(layer, tensors, mine, kv_entries_.pool(), on.stream, on.timer);
-  if (lists.fused.count > 0) {
-    on.timer->begin(Operation::kPackedAttention, layer);
-    kv_entries_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
-                                      kv_entries_.columns(), tensors, on.stream);
-  }
-  if (pages_ != nullptr)
-    pages_->attend(layer, lists_, tables, kv_entries_.packed_heads(), tensors, on.stream);
-  if (lists.runs.count > 0) attend_runs(layer, tensors, on);
-  if (probing_.has_value()) return score_probes(layer, tensors, on);
-  observe(layer, tensors, on);
-  if (lists.staged.count() > 0) run_staged(layer, tensors, on);
-  move(at_.holds, lists.holds);
-}
-
-// Chunks whose KV entries no table of pages names: dropped slots, and rings that have wrapped.
-void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  on.timer->begin(Operation::kRowAttention, layer);
-  const Part& runs = layers_[layer].runs;
-  AttentionRowsArgs args;
-  const KvEntryPool kv_entries = kv_entries_.kv_entries(tables_.on_device(), true);
-  args.pool = kv_entries.pool, args.pages = kv_entries.pages, args.list = lists_.at(at_.runs) + runs.first;
-  args.q = tensors.q, args.out = tensors.out;
-  args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
-  args.rows = runs.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
-  args.head_dim = llm_.head_dim, args.page_tokens = kv_entries.page_tokens;
-  args.heads_per_page = kv_entries.heads_per_page;
-  args.by_head = args.listed = args.runs = true;
-  must(attention_rows(args, on.stream), "attention_rows", 0,
-       [&] { return fmt::format("{} rows and heads of chunks, layer {}", runs.count, layer); });
-}
-
-// Scorer state that grows with attention scores, and query rows that are needed later.
-void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  const auto captures = [&](const Work& work) {
-    return scores_->observes(work.rows) || scores_->capture_range(work.rows).count > 0;
-  };
-  if (std::none_of(work_.begin(), work_.end(), captures)) return;
-  on.timer->begin(Operation::kCapture, layer);
-  const LayerLists& lists = layers_[layer];
-  AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
-  const bool stamps =
-      scores_->spec().scorer->source == kernels::ScoreSource::kStamps;  // each at its own request's time
-  uint32_t first = lists.score_heads.first;
-  for (size_t i = 0; i < work_.size();) {
-    Work& work = work_[i++];
-    const cpu::StepRows& rows = work.rows;
-    if (!scores_->observes(rows)) continue;
-    attention_scores.kv_entries.listed = read_of(&work, layer * llm_.kv_heads).listed;
-    // Decodes of all requests are scored together. A chunk is scored alone: its kernels distribute its query
-    // rows out to the SMs by how many there are, and how many KV entries (attention_score_grid.h).
-    attention_scores.queries_max = stamps ? 1 : rows.tokens, attention_scores.count = llm_.kv_heads;
-    for (; !stamps && rows.tokens == 1 && i < work_.size() && work_[i].rows.tokens == 1 &&
-           scores_->observes(work_[i].rows);
-         ++i)
-      attention_scores.count += llm_.kv_heads;
-    attention_scores.rows_max = 0;
-    for (uint32_t head = first; head < first + attention_scores.count; ++head)
-      attention_scores.rows_max = std::max(attention_scores.rows_max, score_heads_[head].kv_entries.rows);
-    attention_scores.heads = lists_.at(at_.score_heads) + first;
-    scores_->observe_state(attention_scores, rows.context + rows.tokens, on.stream);
-    first += attention_scores.count;
-  }
-  for (Work& work : work_) scores_->capture(layer, work.rows, tensors.q, &work.request->captured, on.stream);
-}
-
-AttentionScoreArgs CompressedCache::attention_score_args(const __nv_bfloat16* q) const {
-  AttentionScoreArgs attention_scores;
-  attention_scores.kv_entries = kv_entries_.kv_entries(tables_.on_device(), false);
-  attention_scores.heads = lists_.at(at_.score_heads), attention_scores.visible = lists_.at(at_.visible);
-  attention_scores.q = q, attention_scores.q_stride = llm_.query_heads * llm_.head_dim;
-  attention_scores.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
-  attention_scores.group = llm_.query_heads / llm_.kv_heads;
-  attention_scores.rows_max = score_rows_max_, attention_scores.queries_max = score_queries_max_,
-  attention_scores.stride = score_rows_max_;
-  return attention_scores;
 }
 
 void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,

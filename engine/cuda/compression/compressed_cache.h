@@ -10,7 +10,7 @@
 // come back to the host before the step is answered.
 //
 // Files: kv_entry_memory (pages, scorer state, scratch), device_scorer (what scorers see),
-// compressed_scratch.cc (what is taken before the first step),
+// compressed_scratch.cc (what is taken before the first step), compressed_attend.cc (what a layer starts),
 // compressed_reads.cc (which KV entries a head reads), compressed_packed.cc (what is packed and unpacked;
 // retained_pages: what decodes choose of it), compressed_rank.cc (from a Compression to an answer),
 // rank_batch (lists of launches).
@@ -48,6 +48,8 @@ class CompressedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Of the first layer, without what compressions add (listed_compression()).
+  ListedAttention listed(const DeviceRows& /*rows*/) const override { return listed_attention(0); }
   // Steps of decodes alone that compress nothing and keep no queries, all of whose KV entries stand in
   // tables.
   bool repeats(StepGraphKey* graph_key) const override;
@@ -66,6 +68,11 @@ class CompressedCache final : public KvCache {
   const KvEntryMemory& memory() const { return kv_entries_; }
 
  private:
+  // KVzip: scores of the passes so far, [head][count], of positions from `first` on.
+  struct RepeatedScores {
+    uint32_t first = 0, count = 0;
+    std::vector<float> scores{};
+  };
   struct Request {
     cpu::RequestTable kv_entries;
     DeviceScorer::State captured;
@@ -73,7 +80,7 @@ class CompressedCache final : public KvCache {
     std::vector<DeviceTables::Table> tables{};  // of pages, by group
     DeviceTables::Table kv_entry_table{};       // kInPlace: of KV entries
     uint32_t ranked = 0;                        // tokens that compressions have ranked
-    std::vector<float> repeated{};              // KVzip: scores of the passes so far, [head][KV entry]
+    RepeatedScores repeated{};
   };
   // Which KV entries the rows of an entry read in some heads: `before` KV entries of a table, and themselves.
   struct Read {
@@ -102,7 +109,7 @@ class CompressedCache final : public KvCache {
   };
   struct LayerLists {
     Part decodes, chunks, others;
-    Part runs;                   // rows of chunks that are read KV entry by KV entry
+    Part runs;                   // rows of chunks that read KV entry by KV entry, in run_rows_on_
     Part copies;                 // before rows are written
     Part holds;                  // after attention: into rings
     Part score_heads;            // of what becomes scorer state
@@ -116,7 +123,17 @@ class CompressedCache final : public KvCache {
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   Request& request_of(RequestId id);
+
+  // compressed_attend.cc
   DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
+  DeviceRows read_rows(uint32_t layer, const DeviceRows& rows) const;
+  ListedAttention listed_attention(uint32_t layer) const;
+  ListedCompression listed_compression(uint32_t layer) const;
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
+             const StepStream& on);
+  void append(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
+  void move(const ListAt<CompactHead>& list, const Part& part, const StepStream& on);
+  void attend_packed(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   AttentionScoreArgs attention_score_args(const __nv_bfloat16* q) const;
@@ -127,6 +144,7 @@ class CompressedCache final : public KvCache {
   Result<void> make_tables();
   void reserve();
   void reserve_lists(uint32_t requests, uint32_t kv_entries);
+  void reserve_dequantized();
   uint32_t ranked_max() const;
 
   // compressed_reads.cc
@@ -153,8 +171,8 @@ class CompressedCache final : public KvCache {
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_attention_scores(uint32_t head, const Work& work, const Read& read);
-  QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
-                    uint32_t kv_head, uint32_t column) const;
+  void add_run(const cpu::StepRows& rows, const Read& read, uint32_t table, uint32_t kv_head,
+               uint32_t column);
   uint32_t past(const Work& work, uint32_t head) const;
   uint32_t ranked_tokens(const Work& work) const;
 
@@ -178,26 +196,31 @@ class CompressedCache final : public KvCache {
   void add_ranked(size_t work, uint32_t head, RankBatch* batch);
   void add_query_tokens(const Work& work, uint32_t head, uint32_t first, uint32_t rows, RankBatch* batch);
   void plan_staged();
-  void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  void score_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  void move_staged(uint32_t layer, const StepStream& on);
   void choose(RankBatch* batch, uint32_t index, uint32_t keep);
-  void select_and_move(const RankBatch& batch, const DeviceLists& lists, uint32_t layer,
-                       const StepStream& on);
+  void select(const RankBatch& batch, const DeviceLists& lists, const float* scores, const StepStream& on);
+  void move_retained(const RankBatch& batch, const DeviceLists& lists, const StepStream& on);
   void fetch_retained(const StepStream& on);
   void apply(const RankBatch& batch);
   void answer(size_t work, const StepStream& on, DataOutcomes* values);
   void compress(size_t work, const StepStream& on, DataOutcomes* values);
   void compress_before(size_t work, const StepStream& on);
-  RankBatch rank_all(size_t work, const StepStream& on);
-  void score_all(size_t work, RankBatch* batch, const StepStream& on);
+  RankBatch ranked(size_t work);
+  RankBatch chosen(size_t work, RankBatch batch, const StepStream& on);
+  RankBatch run_compression(size_t work, const StepStream& on);
+  void send_ranked(RankBatch* batch, const StepStream& on);
+  void score_all(size_t work, const RankBatch& batch, const StepStream& on);
+  const float* mean_score(const RankBatch& batch, const StepStream& on);
   void send_position_scores(const RankBatch& batch, const StepStream& on);
   void send_choice(RankBatch* batch, const StepStream& on);
-  void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
-  void compress_in_place(size_t work, RankBatch* batch, const StepStream& on, std::vector<uint64_t>* live);
+  void drop_slots(Work* work, const RankBatch& batch, std::vector<uint64_t>* live);
   std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t retained) const;
   void force_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
-  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
+  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch,
+                                            const float* scores) const;
   void send_scores(const StepStream& on);
 
   // compressed_probes.cc
@@ -205,6 +228,7 @@ class CompressedCache final : public KvCache {
   void run_soft_tokens(Work* work, const StepStream& on);
   void run_repeat(Work* work, const StepStream& on);
   void fetch_repeated(Work* work, const StepStream& on);
+  void send_repeated(Work* work, const StepStream& on);
   void probe(Work* work, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
              const StepStream& on);
   void add_probe_scores(uint32_t head, const Work& work, const Read& read);
@@ -235,6 +259,7 @@ class CompressedCache final : public KvCache {
   std::vector<uint32_t> table_heads_;  // a head for each of these tables
   Buffer head_cells_on_;               // head_cells_ on the GPU
   Buffer slots_;                       // [layers][rows][kv_heads], of the step's rows
+  Buffer run_rows_on_;                 // QueryRow's of the step's runs
   std::map<RequestId, Request> requests_;
   cpu::SharedPrefixes shared_;
   // Of the step at hand.
@@ -249,7 +274,8 @@ class CompressedCache final : public KvCache {
   std::vector<PackedSequence> fused_;
   std::vector<DecodeSequence> decodes_;
   std::vector<PrefillSequence> chunks_;
-  std::vector<QueryRow> others_, runs_;
+  std::vector<QueryRow> others_;
+  std::vector<QueryRun> runs_;
   std::vector<CompactHead> copies_, holds_;
   std::vector<AttentionScoreHead> score_heads_;
   const DataOutcomes* given_ = nullptr;  // what is forced on it
@@ -257,6 +283,8 @@ class CompressedCache final : public KvCache {
   bool listed_ = false;  // decodes read KV entries: of all requests, if one of them has dropped slots
   uint32_t padded_ = 0;  // rows, those of padding among them
   uint32_t rows_ = 0, retained_total_ = 0, score_rows_max_ = 0, score_queries_max_ = 0;
+  uint32_t run_rows_ = 0;        // rows of runs_
+  uint32_t visible_before_ = 0;  // of the last head of score_heads_: KV entries before the step
   DeviceLists lists_;
   struct {
     ListAt<uint32_t> visible, iota;
@@ -264,7 +292,8 @@ class CompressedCache final : public KvCache {
     ListAt<RowCells> slot_cells;
     ListAt<DecodeSequence> decodes;
     ListAt<PrefillSequence> chunks;
-    ListAt<QueryRow> others, runs;
+    ListAt<QueryRow> others;
+    ListAt<QueryRun> runs;
     ListAt<CompactHead> copies, holds;
     ListAt<AttentionScoreHead> score_heads;
     ListAt<AppendSlot> dequantized_slots;
@@ -277,6 +306,7 @@ class CompressedCache final : public KvCache {
   std::vector<Part> rank_parts_;  // of these, by layer
   ListAt<KvEntrySpan> rank_unpacks_at_;
   Buffer retained_, retained_host_, nan_;
+  Buffer counted_host_;  // scores that counts depend on
   std::vector<float> host_scores_;
   Buffer fetched_, fetched_host_;  // keys and values of a layer
   // A pass of rows that are not among the KV entries, while it runs.

@@ -108,7 +108,7 @@ void CompressedCache::add_dequantized_rows(uint32_t head, uint32_t column, Work*
     chunks_.push_back({rows.row, rows.tokens, kv_head, read.before, PackedHeads::table(base), 0});
     return;
   }
-  for (uint32_t i = 0; i < rows.tokens; ++i) runs_.push_back(ring_row(rows, read, i, base, kv_head, 0));
+  add_run(rows, read, base, kv_head, 0);
 }
 
 Result<void> CompressedCache::make_pages() {

@@ -50,32 +50,51 @@ void CompressedCache::run_soft_tokens(Work* work, const StepStream& on) {
 }
 
 // As cpu::CompressedCache does: an instruction, the end of the part before, and the part itself once more.
+// Where earlier chunks are compressed already, the scores of passes begin with the first of this chunk's.
 void CompressedCache::run_repeat(Work* work, const StepStream& on) {
   const ProbePass& pass = *work->pass;
+  const cpu::RequestTable& kv_entries = work->request->kv_entries;
   std::vector<uint32_t> tokens = cpu::repeat_instruction(options_.config, llm_.vocab);
   for (uint32_t p = pass.repeated; p < pass.end; ++p) tokens.push_back(access_.token(work->rows.request, p));
   probing_->sinks = options_.config.core.policies.budget_spec.sinks;
-  std::vector<float>& scores = work->request->repeated;
-  const uint64_t numbers = uint64_t{llm_.layers} * llm_.kv_heads * probing_->stride;
-  if (pass.first) scores.assign(numbers, 1.0f);  // of entries that no pass repeats
-  KVT_CHECK(scores.size() == numbers);
+  probing_->stride = pass.end - pass.begin;
+  RepeatedScores& repeated = work->request->repeated;
+  if (pass.first) {
+    repeated.first = kv_entries.kv_entries(0) == kv_entries.tokens() ? 0 : pass.begin;
+    repeated.count = kv_entries.tokens() - repeated.first;
+    // Of entries that no pass repeats.
+    repeated.scores.assign(uint64_t{llm_.layers} * llm_.kv_heads * repeated.count, 1.0f);
+  }
+  KVT_CHECK(pass.begin >= repeated.first && pass.end <= repeated.first + repeated.count);
   probe(work, tokens, {}, on);
   fetch_repeated(work, on);
-  if (work->compression == nullptr) return;
-  host_scores_ = std::move(scores);
-  scores.clear();
-  send_scores(on);
+  if (work->compression != nullptr) send_repeated(work, on);
 }
 
 // The scores of the pass's own KV entries join those of the passes before it.
 void CompressedCache::fetch_repeated(Work* work, const StepStream& on) {
-  const ProbePass& pass = *work->pass;
-  const uint64_t row = probing_->stride * sizeof(float), width = (pass.end - pass.begin) * sizeof(float);
-  const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
-  must(cudaMemcpy2DAsync(work->request->repeated.data() + pass.begin, row, scores_->scores() + pass.begin,
-                         row, width, heads, cudaMemcpyDeviceToHost, on.stream),
+  RepeatedScores& repeated = work->request->repeated;
+  const uint64_t width = probing_->stride * sizeof(float), heads = uint64_t{llm_.layers} * llm_.kv_heads;
+  must(cudaMemcpy2DAsync(repeated.scores.data() + work->pass->begin - repeated.first,
+                         repeated.count * sizeof(float), scores_->scores(), width, width, heads,
+                         cudaMemcpyDeviceToHost, on.stream),
        "copy of scores", width * heads);
   must(cudaStreamSynchronize(on.stream), "copy of scores");
+}
+
+// Nothing was dropped of the positions that are ranked: row i is position begin + i.
+void CompressedCache::send_repeated(Work* work, const StepStream& on) {
+  RepeatedScores& repeated = work->request->repeated;
+  const Compression& c = *work->compression;
+  KVT_CHECK(c.begin >= repeated.first && c.end == repeated.first + repeated.count);
+  const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads, rows = c.end - c.begin;
+  host_scores_.resize(heads * rows);
+  for (uint64_t head = 0; head < heads; ++head) {
+    const float* const from = repeated.scores.data() + (head + 1) * repeated.count - rows;
+    std::copy(from, from + rows, host_scores_.begin() + static_cast<ptrdiff_t>(head * rows));
+  }
+  repeated.scores.clear();
+  send_scores(on);
 }
 
 // Rows after the request's KV entries that are not retained: they are staged, and nothing is ranked.
@@ -126,18 +145,24 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
   attention_scores.visible = static_cast<uint32_t>(visible_.size());
   if (probing_->pass.repeats()) {
     const ProbePass& pass = probing_->pass;
-    KVT_CHECK(work.request->kv_entries.kv_entries(head) ==
-              work.request->kv_entries.tokens());  // nothing was dropped yet
+    const std::span<const uint32_t> positions = work.request->kv_entries.positions(head);
+    const auto kv_entry_at = [&](uint32_t position) {
+      return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
+                                   positions.begin());
+    };
+    const uint32_t first = kv_entry_at(pass.begin), end = kv_entry_at(pass.end);
+    // Nothing was dropped of the part yet, and never of the sinks.
+    KVT_CHECK(end - first == pass.end - pass.begin && kv_entry_at(probing_->sinks) == probing_->sinks);
     const uint32_t page = memory_.page_tokens;
     attention_scores.kv_entries = {tables_.size(), kv_entries_.packed() ? 0 : column, 0, 0};
-    const auto add = [&](uint32_t begin, uint32_t end) {
-      for (uint32_t kv_entry = begin; kv_entry < end; ++kv_entry)
+    const auto add = [&](uint32_t from, uint32_t to) {
+      for (uint32_t kv_entry = from; kv_entry < to; ++kv_entry)
         tables_.add(kv_entries_.packed() ? work.dequantized.at(head) + kv_entry
                     : read.listed        ? tables_[read.table + kv_entry]
                                          : tables_[read.table + kv_entry / page] * page + kv_entry % page);
-      attention_scores.kv_entries.rows += end - begin;
+      attention_scores.kv_entries.rows += to - from;
     };
-    add(0, probing_->sinks), add(pass.begin, pass.end);
+    add(0, probing_->sinks), add(first, end);
     attention_scores.scored = attention_scores.kv_entries.rows;
     add(read.before, read.before + count);
   } else {
@@ -154,7 +179,6 @@ void CompressedCache::add_probe_scores(uint32_t head, const Work& work, const Re
 }
 
 void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  on.timer->begin(Operation::kScore, layer);
   AttentionScoreArgs attention_scores = attention_score_args(tensors.q);
   attention_scores.heads = lists_.at(at_.score_heads) + layers_[layer].score_heads.first,
   attention_scores.count = llm_.kv_heads;
@@ -164,7 +188,7 @@ void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, con
       !kv_entries_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
   if (probing_->pass.repeats()) {
     attention_scores.kv_entries.listed = true, attention_scores.kv_entries.pages = tables_.on_device();
-    skip = probing_->sinks, scores += probing_->pass.begin;
+    skip = probing_->sinks;
   }
   scores_->score_probes(attention_scores, scores, probing_->stride, skip, on.stream);
 }
@@ -192,7 +216,7 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, bo
     must(cudaStreamSynchronize(on.stream), "copy of keys and values", 0, shape);
     *keys = fetched_host_.as<float>(), *values = fetched_host_.as<float>() + numbers;
   };
-  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
+  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch, nullptr);
   const std::span<const uint32_t> known = work.compression->keep;
   std::vector<uint32_t> expected;  // by layer
   for (uint32_t l = 0; l < llm_.layers; ++l) {

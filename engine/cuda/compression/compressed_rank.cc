@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/common/forced_outcome.h"
+#include "engine/common/side_by_side.h"
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/methods/outcome_rules.h"
@@ -15,8 +16,15 @@
 namespace kvtwin::cuda {
 namespace {
 
-// How many of `positions` lie before `position`.
+// KV entries of all heads. With fewer, waking threads costs more than it saves.
+constexpr uint64_t kFewKvEntries = 1 << 16;
+
+// How many of `positions` lie before `position`. They ascend; where nothing was dropped between them, the
+// first one tells.
 uint32_t before(std::span<const uint32_t> positions, uint32_t position) {
+  const auto count = static_cast<uint32_t>(positions.size());
+  if (count > 0 && positions.back() - positions.front() + 1 == count)
+    return position <= positions.front() ? 0 : std::min(position - positions.front(), count);
   return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
                                positions.begin());
 }
@@ -145,44 +153,33 @@ void CompressedCache::plan_staged() {
   grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
 }
 
-void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+void CompressedCache::score_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const RankBatch& batch = layers_[layer].staged;
-  const uint32_t* const tables = tables_.on_device();
-  on.timer->begin(Operation::kScore, layer);
-  const auto tokens = work_[batch.heads[0].work].compression->end;
-  if (scores_->by_position()) {
-    send_position_scores(batch, on);
-  } else if (!scores_->has_scorer_state()) {
-    scores_->score(batch, lists_, 0, batch.count(), tables, tensors.q, false, tokens, batch.rows_max,
-                   on.stream);
-  } else {
-    // What decays does so by its own request's time.
-    for (uint32_t first = 0; first < batch.count(); first += llm_.kv_heads) {
-      scores_->score(batch, lists_, first, llm_.kv_heads, tables, tensors.q, false,
-                     work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
-    }
+  if (scores_->by_position()) return send_position_scores(batch, on);
+  // What decays does so by its own request's time.
+  const uint32_t together = scores_->has_scorer_state() ? llm_.kv_heads : batch.count();
+  for (uint32_t first = 0; first < batch.count(); first += together) {
+    scores_->score(batch, lists_, first, together, tables_.on_device(), tensors.q, false,
+                   work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
   }
-  select_and_move(batch, lists_, layer, on);
-  if (pages_ != nullptr)
-    pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
-  if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
-void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists, uint32_t layer,
-                                      const StepStream& on) {
-  const auto shape = [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); };
-  on.timer->begin(Operation::kSelect, layer);
-  SelectArgs select{scores_->scores(),
-                    batch.rows_max,
-                    lists.at(batch.at.selects),
-                    lists.at(batch.at.forced),
-                    retained_.as<uint32_t>(),
-                    nan_.as<uint32_t>(),
-                    static_cast<uint32_t>(batch.selects.size()),
-                    batch.rows_max};
-  must(select_entries(select, on.stream), "select_entries", 0, shape);
-  if (batch.compacts.empty()) return;
-  on.timer->begin(Operation::kMove, layer);
+// `scores`: of the batch's heads, rows_max apart.
+void CompressedCache::select(const RankBatch& batch, const DeviceLists& lists, const float* scores,
+                             const StepStream& on) {
+  SelectArgs args{scores,
+                  batch.rows_max,
+                  lists.at(batch.at.selects),
+                  lists.at(batch.at.forced),
+                  retained_.as<uint32_t>(),
+                  nan_.as<uint32_t>(),
+                  static_cast<uint32_t>(batch.selects.size()),
+                  batch.rows_max};
+  must(select_entries(args, on.stream), "select_entries", 0,
+       [&] { return fmt::format("{} heads, {} rows at most", batch.selects.size(), batch.rows_max); });
+}
+
+void CompressedCache::move_retained(const RankBatch& batch, const DeviceLists& lists, const StepStream& on) {
   if (kv_entries_.packed()) {
     return kv_entries_.packed_heads().move(tables_.on_device(), kv_entries_.scorer_state(),
                                            lists.at(batch.at.compacts), retained_.as<uint32_t>(),
@@ -195,7 +192,15 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
                    retained_.as<uint32_t>(),
                    shape_.rerotate ? inv_freq_.as<float>() : nullptr,
                    batch.count()};
-  must(compact_entries(args, on.stream), "compact_entries", 0, shape);
+  must(compact_entries(args, on.stream), "compact_entries", 0,
+       [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); });
+}
+
+void CompressedCache::move_staged(uint32_t layer, const StepStream& on) {
+  move_retained(layers_[layer].staged, lists_, on);
+  if (pages_ != nullptr)
+    pages_->cut(layer, lists_, kv_entries_.packed_heads(), retained_.as<uint32_t>(), on.stream);
+  if (layer + 1 == llm_.layers) fetch_retained(on);
 }
 
 void CompressedCache::fetch_retained(const StepStream& on) {
@@ -213,52 +218,52 @@ void CompressedCache::apply(const RankBatch& batch) {
     const CompactHead& moved = batch.compacts[i];
     const uint32_t* const rows = retained_host_.as<uint32_t>() + moved.retained;
     const std::span<const uint32_t> had = work.request->kv_entries.positions(head.head);
-    std::vector<uint32_t> positions;
+    std::vector<uint32_t> positions(moved.count);
     for (uint32_t k = 0; k < moved.count; ++k) {
       const uint32_t kv_entry = head.first + rows[k];
-      positions.push_back(kv_entry < had.size()
-                              ? had[kv_entry]
-                              : work.rows.context + kv_entry - static_cast<uint32_t>(had.size()));
+      positions[k] = kv_entry < had.size() ? had[kv_entry]
+                                           : work.rows.context + kv_entry - static_cast<uint32_t>(had.size());
     }
     work.request->kv_entries.replace(head.head, head.first, positions);
   }
 }
 
-void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream& on) {
-  Work& work = work_[index];
-  const uint32_t heads = batch->count(), of_layer = llm_.kv_heads;
-  if (!scores_->probes()) scores_->reserve_scores(heads, batch->rows_max);  // else they stand there
+void CompressedCache::send_ranked(RankBatch* batch, const StepStream& on) {
+  if (!scores_->probes()) scores_->reserve_scores(batch->count(), batch->rows_max);  // else they stand there
   rank_lists_.clear();
   tables_.add_to(&rank_lists_);
   if (kv_entries_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
-  on.timer->begin(Operation::kUpload);
   rank_lists_.send(on.stream);
   tables_.put(rank_lists_, on.stream);
+}
+
+void CompressedCache::score_all(size_t index, const RankBatch& batch, const StepStream& on) {
+  Work& work = work_[index];
+  const uint32_t heads = batch.count(), of_layer = llm_.kv_heads;
   const uint32_t* const at = tables_.on_device();
-  on.timer->begin(Operation::kScore);
-  if (scores_->by_position()) return send_position_scores(*batch, on);
-  const bool listed = read_of(&work, batch->heads[0].head).listed;
-  if (host_ != nullptr) return score_on_host(work, *batch, listed, on);
-  if (intents_ != nullptr) return score_intents(work, *batch, listed, on);
-  if (batch->score_heads.empty()) {
+  if (scores_->by_position()) return send_position_scores(batch, on);
+  const bool listed = read_of(&work, batch.heads[0].head).listed;
+  if (host_ != nullptr) return score_on_host(work, batch, listed, on);
+  if (intents_ != nullptr) return score_intents(work, batch, listed, on);
+  if (batch.score_heads.empty()) {
     // Of packed keys there is one layer at a time.
     const uint32_t together = kv_entries_.packed() && !scores_->has_scorer_state() ? of_layer : heads;
     for (uint32_t first = 0; first < heads; first += together) {
       if (together < heads || llm_.layers == 1) unpack_ranked(first / of_layer, on);
-      scores_->score(*batch, rank_lists_, first, together, at, nullptr, listed, work.compression->end,
-                     batch->rows_max, on.stream);
+      scores_->score(batch, rank_lists_, first, together, at, nullptr, listed, work.compression->end,
+                     batch.rows_max, on.stream);
     }
     return;
   }
   AttentionScoreArgs attention_scores =
-      scores_->attention_score_args(*batch, rank_lists_, 0, of_layer, at, nullptr, listed);
+      scores_->attention_score_args(batch, rank_lists_, 0, of_layer, at, nullptr, listed);
   scores_->reserve_attention_scores(attention_scores);
   for (uint32_t first = 0; first < heads; first += of_layer) {
     unpack_ranked(first / of_layer, on);
-    scores_->score(*batch, rank_lists_, first, of_layer, at,
+    scores_->score(batch, rank_lists_, first, of_layer, at,
                    scores_->queries(work.request->captured, first / of_layer), listed, work.compression->end,
-                   batch->rows_max, on.stream);
+                   batch.rows_max, on.stream);
   }
 }
 
@@ -287,11 +292,13 @@ void CompressedCache::send_scores(const StepStream& on) {
        "copy of scores", host_scores_.size() * sizeof(float));
 }
 
-std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch) const {
-  std::vector<cpu::RankedHead> heads;
-  for (uint32_t i = 0; i < batch.count(); ++i) {
+// `scores`: rows_max of each head, or null.
+std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch,
+                                                           const float* scores) const {
+  std::vector<cpu::RankedHead> heads(batch.count());
+  const auto fill = [&](uint32_t i) {
     const RankBatch::Head& head = batch.heads[i];
-    cpu::RankedHead& out = heads.emplace_back();
+    cpu::RankedHead& out = heads[i];
     out.head = head.head, out.first = head.first;
     const std::span<const uint32_t> positions =
         work.request->kv_entries.positions(head.head).subspan(head.first);
@@ -301,6 +308,14 @@ std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, con
       for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
         out.forced.push_back(row);
     }
+    if (scores == nullptr) return;
+    const float* const first = scores + uint64_t{i} * batch.rows_max;
+    out.scores.assign(first, first + head.rows);
+  };
+  if (uint64_t{batch.count()} * batch.rows_max >= kFewKvEntries) {
+    cpu::side_by_side(batch.count(), fill);
+  } else {
+    for (uint32_t i = 0; i < batch.count(); ++i) fill(i);
   }
   return heads;
 }
@@ -310,17 +325,14 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
                                               const StepStream& on) {
   const std::span<const uint32_t> known = work.compression->keep;
   if (!known.empty()) return {known.begin(), known.end()};
-  std::vector<float> scores(uint64_t{batch.count()} * batch.rows_max);
-  must(cudaMemcpyAsync(scores.data(), scores_->scores(), scores.size() * sizeof(float),
-                       cudaMemcpyDeviceToHost, on.stream),
-       "copy of scores", scores.size() * sizeof(float));
+  const uint64_t bytes = uint64_t{batch.count()} * batch.rows_max * sizeof(float);
+  grow(&counted_host_, Buffer::Kind::kPinned, bytes, "scores");
+  must(
+      cudaMemcpyAsync(counted_host_.as<float>(), scores_->scores(), bytes, cudaMemcpyDeviceToHost, on.stream),
+      "copy of scores", bytes);
   must(cudaStreamSynchronize(on.stream), "scores of a compression");
-  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
-  for (uint32_t i = 0; i < batch.count(); ++i) {
-    const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
-    heads[i].scores.assign(first, first + batch.heads[i].rows);
-  }
-  std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
+  std::vector<uint32_t> out =
+      budget_->counts(ranked_heads(work, batch, counted_host_.as<float>()), work.compression->end);
   force_counts(work, batch, &out);
   return out;
 }
@@ -337,9 +349,9 @@ void CompressedCache::force_counts(const Work& work, const RankBatch& batch,
   }
 }
 
-// Heads of a compression whose rows are not staged, with their scores. The step's own tables are not needed
-// any more, or not yet: those of this compression take their place.
-RankBatch CompressedCache::rank_all(size_t index, const StepStream& on) {
+// Heads of a compression whose rows are not staged. The step's own tables are not needed any more, or not
+// yet: those of this compression take their place.
+RankBatch CompressedCache::ranked(size_t index) {
   Work& work = work_[index];
   clear_tables();
   retained_total_ = 0;
@@ -349,21 +361,81 @@ RankBatch CompressedCache::rank_all(size_t index, const StepStream& on) {
     pages_of(&work, shape_.groups.group_of(head));
     add_ranked(index, head, &batch);
   }
-  score_all(index, &batch, on);
   return batch;
+}
+
+// How much stays is known, once scores are, where it depends on them. Slots that are dropped in place go from
+// all heads at once: one list of rows for all.
+RankBatch CompressedCache::chosen(size_t index, RankBatch batch, const StepStream& on) {
+  Work& work = work_[index];
+  if (shape_.slot_retention == SlotRetention::kInPlace) {
+    const Compression& c = *work.compression;
+    KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
+    RankBatch one;
+    one.heads = {batch.heads[0]}, one.kv_entries = {batch.kv_entries[0]};
+    one.forced = std::move(batch.forced), one.rows_max = batch.rows_max;
+    choose(&one, 0, c.keep[0]);
+    return one;
+  }
+  const std::vector<uint32_t> retained = counts(work, batch, on);
+  for (uint32_t i = 0; i < batch.count(); ++i)
+    choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
+  return batch;
+}
+
+// One compression of all layers, by its list. Returns what was selected, once it is on the host.
+RankBatch CompressedCache::run_compression(size_t index, const StepStream& on) {
+  const bool moves = shape_.slot_retention == SlotRetention::kMove;
+  RankBatch batch = ranked(index);
+  const float* scores = scores_->scores();
+  bool scored = false;
+  const StepList list = list_compression(moves);
+  for (const ListedOperation& one : list.operations()) {
+    if (one.kind == Operation::kUpload && scored) batch = chosen(index, std::move(batch), on);
+    on.timer->begin(one);
+    if (one.kind == Operation::kUpload) {
+      scored ? send_choice(&batch, on) : send_ranked(&batch, on);
+    } else if (one.kind == Operation::kScore) {
+      score_all(index, batch, on);
+      scores = moves ? scores_->scores() : mean_score(batch, on);
+      scored = true;
+    } else if (one.kind == Operation::kSelect) {
+      select(batch, choice_lists_, scores, on);
+    } else {
+      move_retained(batch, choice_lists_, on);
+    }
+  }
+  fetch_retained(on);
+  on.timer->end();
+  must(cudaStreamSynchronize(on.stream), "compression");
+  return batch;
+}
+
+// Of a token, for all its heads: scores of sessions are that already.
+const float* CompressedCache::mean_score(const RankBatch& batch, const StepStream& on) {
+  const uint64_t stride = batch.rows_max;
+  float* const mean = scores_->scores() + batch.count() * stride;  // room for one row more
+  if (intents_ == nullptr || !intents_->on_device())
+    must(mean_scores(scores_->scores(), stride, batch.count(), batch.rows_max, mean, on.stream),
+         "mean_scores");
+  return mean;
+}
+
+void CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
+  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
+  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
+  choice_lists_.clear();
+  tables_.add_to(&choice_lists_);
+  batch->add_to(&choice_lists_);
+  choice_lists_.send(on.stream);
+  tables_.put(choice_lists_, on.stream);
 }
 
 void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes* values) {
   Work& work = work_[index];
-  RankBatch batch = rank_all(index, on);
+  const RankBatch batch = run_compression(index, on);
   if (shape_.slot_retention == SlotRetention::kInPlace)
-    return compress_in_place(index, &batch, on, &values->retained_live);
-  const std::vector<uint32_t> retained = counts(work, batch, on);
-  for (uint32_t i = 0; i < batch.count(); ++i)
-    choose(&batch, i, retained[shape_.groups.group_of(batch.heads[i].head)]);
-  send_choice(&batch, on);
-  select_and_move(batch, choice_lists_, kNoLayer, on);
-  finish_choice(on);
+    return drop_slots(&work, batch, &values->retained_live);
   apply(batch);
   if (!work.compression->keep.empty()) return;  // the policy knows
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
@@ -375,65 +447,18 @@ void CompressedCache::compress(size_t index, const StepStream& on, DataOutcomes*
 void CompressedCache::compress_before(size_t index, const StepStream& on) {
   Work& work = work_[index];
   const uint32_t tokens = std::exchange(work.rows.tokens, 0);
-  RankBatch batch = rank_all(index, on);
-  compress_in_place(index, &batch, on, &work.live);
+  drop_slots(&work, run_compression(index, on), &work.live);
   work.rows.tokens = tokens;
 }
 
-void CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
-  grow(&retained_, Buffer::Kind::kDevice, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
-  grow(&retained_host_, Buffer::Kind::kPinned, uint64_t{retained_total_} * sizeof(uint32_t), "retained rows");
-  choice_lists_.clear();
-  tables_.add_to(&choice_lists_);
-  batch->add_to(&choice_lists_);
-  on.timer->begin(Operation::kUpload);
-  choice_lists_.send(on.stream);
-  tables_.put(choice_lists_, on.stream);
-}
-
-void CompressedCache::finish_choice(const StepStream& on) {
-  fetch_retained(on);
-  on.timer->end();
-  must(cudaStreamSynchronize(on.stream), "compression");
-}
-
-// A token goes from all heads at once: one score each, the mean.
-void CompressedCache::compress_in_place(size_t index, RankBatch* batch, const StepStream& on,
-                                        std::vector<uint64_t>* live_out) {
-  Work& work = work_[index];
-  const Compression& c = *work.compression;
-  KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
-  const uint64_t stride = batch->rows_max;
-  float* const mean = scores_->scores() + batch->count() * stride;  // room for one row more
-  const bool one_score = intents_ != nullptr && intents_->on_device();
-  if (!one_score)
-    must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
-         "mean_scores");
-  RankBatch one;
-  one.heads = {batch->heads[0]}, one.kv_entries = {batch->kv_entries[0]};
-  one.forced = batch->forced, one.rows_max = batch->rows_max;
-  choose(&one, 0, c.keep[0]);
-  const uint32_t retained = one.compacts[0].count;
-  one.compacts.clear();  // nothing moves
-  send_choice(&one, on);
-  SelectArgs select{mean,
-                    stride,
-                    choice_lists_.at(one.at.selects),
-                    choice_lists_.at(one.at.forced),
-                    retained_.as<uint32_t>(),
-                    nan_.as<uint32_t>(),
-                    1,
-                    one.rows_max};
-  on.timer->begin(Operation::kSelect);
-  must(select_entries(select, on.stream), "select_entries");
-  finish_choice(on);
-  const std::vector<uint32_t> rows = rows_left(work, one, retained);
-  const std::span<const uint32_t> had = work.request->kv_entries.positions(0);
-  std::vector<uint32_t> left = retain_tokens(had, rows, c.end, live_out, [&](uint32_t row) {
-    shared_.drop(work.request->kv_entries.place(0, row));
+void CompressedCache::drop_slots(Work* work, const RankBatch& batch, std::vector<uint64_t>* live_out) {
+  const std::vector<uint32_t> rows = rows_left(*work, batch, batch.compacts[0].count);
+  const std::span<const uint32_t> had = work->request->kv_entries.positions(0);
+  std::vector<uint32_t> left = retain_tokens(had, rows, work->compression->end, live_out, [&](uint32_t row) {
+    shared_.drop(work->request->kv_entries.place(0, row));
   });
-  work.request->kv_entries.drop_all_but(std::move(left));
-  resend_tables(work.request);
+  work->request->kv_entries.drop_all_but(std::move(left));
+  resend_tables(work->request);
 }
 
 // The rows that select_entries has kept, or those that are forced.
@@ -441,7 +466,7 @@ std::vector<uint32_t> CompressedCache::rows_left(const Work& work, const RankBat
                                                  uint32_t retained) const {
   const uint32_t* const first = retained_host_.as<uint32_t>();
   if (const CompressionOutcome* const forced_outcome = forced_retained(given_, work.rows.request)) {
-    const std::vector<cpu::RankedHead> head = ranked_heads(work, batch);
+    const std::vector<cpu::RankedHead> head = ranked_heads(work, batch, nullptr);
     std::vector<uint32_t> forced_list =
         cpu::forced_outcome_rows(forced_outcome->live, head[0].positions, head[0].forced, retained);
     if (!forced_list.empty()) return forced_list;

@@ -28,7 +28,7 @@ void CompressedCache::clear_lists() {
   dequantized_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
   if (pages_ != nullptr) pages_->clear();
   if (partition_ != nullptr) partition_->clear();
-  retained_total_ = score_rows_max_ = score_queries_max_ = 0;
+  retained_total_ = score_rows_max_ = score_queries_max_ = run_rows_ = 0;
   listed_ = false;
 }
 
@@ -49,7 +49,7 @@ void CompressedCache::write_lists(const StepStream& on, bool listed) {
     }
     if (pages_ != nullptr) pages_->begin_layer();
     lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
-    lists.others.first = size(others_), lists.runs.first = size(runs_), lists.copies.first = size(copies_);
+    lists.others.first = size(others_), lists.runs.first = run_rows_, lists.copies.first = size(copies_);
     lists.holds.first = size(holds_), lists.score_heads.first = size(score_heads_);
     lists.packs.first = size(packs_), lists.unpacks.first = size(unpacks_);
     lists.fused.first = size(fused_);
@@ -63,7 +63,7 @@ void CompressedCache::write_lists(const StepStream& on, bool listed) {
     lists.decodes.count = size(decodes_) - lists.decodes.first;
     lists.chunks.count = size(chunks_) - lists.chunks.first;
     lists.others.count = size(others_) - lists.others.first;
-    lists.runs.count = size(runs_) - lists.runs.first;
+    lists.runs.count = run_rows_ - lists.runs.first;
     lists.copies.count = size(copies_) - lists.copies.first;
     lists.holds.count = size(holds_) - lists.holds.first;
     lists.score_heads.count = size(score_heads_) - lists.score_heads.first;
@@ -131,6 +131,9 @@ void CompressedCache::send_lists(const StepStream& on) {
   slots.page_tokens = memory_.page_tokens, slots.columns = kv_entries_.columns();
   must(write_row_slots(slots, on.stream), "write_row_slots", 0,
        [&] { return fmt::format("{} rows", slots.row_count); });
+  grow(&run_rows_on_, Buffer::Kind::kDevice, run_rows_ * sizeof(QueryRow), "rows of chunks");
+  must(write_query_rows(lists_.at(at_.runs), at_.runs.count, run_rows_on_.as<QueryRow>(), on.stream),
+       "write_query_rows", 0, [&] { return fmt::format("{} rows of heads", run_rows_); });
   if (score_heads_.empty()) return;
   AttentionScoreArgs attention_scores = attention_score_args(nullptr);
   for (const LayerLists& lists : layers_)
@@ -357,22 +360,20 @@ void CompressedCache::add_rows(uint32_t head, uint32_t column, Work* work, const
     return;
   }
   const uint32_t table = listed(work, read, read.before + rows.tokens);
-  for (uint32_t i = 0; i < rows.tokens; ++i) {
-    const QueryRow row = ring_row(rows, read, i, table, kv_head, column);
-    // Pages of one token are tables that the dense engine reads with the other kernel: equal bits (G-2).
-    (rows.tokens > 1 && read.listed ? runs_ : others_).push_back(row);
-  }
+  if (rows.tokens > 1 && read.listed) return add_run(rows, read, table, kv_head, column);
+  // Pages of one token are tables that the dense engine reads with this kernel: equal bits (G-2).
+  for (uint32_t i = 0; i < rows.tokens; ++i)
+    others_.push_back({rows.row + i, table, read.before + i + 1, kv_head, column});
 }
 
-// What a row reads KV entry by KV entry, of a ring that has wrapped or of anything else.
-QueryRow CompressedCache::ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
-                                   uint32_t kv_head, uint32_t column) const {
-  QueryRow out{rows.row + row, table, read.before + row + 1, kv_head, column};
-  if (read.sinks == UINT32_MAX) return out;
-  const uint32_t position = rows.context + row, first = shape_.first_in_ring(position);
-  out.sinks = read.sinks, out.gap = first - read.from;
-  out.kv_entries = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
-  return out;
+// What rows of a chunk read KV entry by KV entry, of a ring that has wrapped or of anything else.
+void CompressedCache::add_run(const cpu::StepRows& rows, const Read& read, uint32_t table, uint32_t kv_head,
+                              uint32_t column) {
+  QueryRun run{rows.row, rows.tokens, run_rows_, table, read.before, kv_head, column, read.sinks};
+  run.from = read.from, run.context = rows.context;
+  if (read.sinks != UINT32_MAX) run.recent = shape_.ring_slots() - shape_.ring_sinks();
+  runs_.push_back(run);
+  run_rows_ += rows.tokens;
 }
 
 void CompressedCache::add_copy(uint32_t group, uint32_t column, Work* work, const Read& read) {
@@ -413,8 +414,12 @@ void CompressedCache::add_attention_scores(uint32_t head, const Work& work, cons
                                  read.before + work.rows.tokens};
   attention_scores.q_row = work.rows.row + first, attention_scores.queries = queries;
   attention_scores.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
-  attention_scores.visible = static_cast<uint32_t>(visible_.size());
-  for (uint32_t i = first; i < work.rows.tokens; ++i) visible_.push_back(read.before + i + 1);
+  // Heads that hold equally many KV entries share what their rows see.
+  const bool shared = !score_heads_.empty() && visible_before_ == read.before &&
+                      score_heads_.back().q_row == attention_scores.q_row;
+  attention_scores.visible = shared ? score_heads_.back().visible : static_cast<uint32_t>(visible_.size());
+  for (uint32_t i = first; !shared && i < work.rows.tokens; ++i) visible_.push_back(read.before + i + 1);
+  visible_before_ = read.before;
   score_rows_max_ = std::max(score_rows_max_, attention_scores.kv_entries.rows);
   score_queries_max_ = std::max(score_queries_max_, queries);
   score_heads_.push_back(attention_scores);

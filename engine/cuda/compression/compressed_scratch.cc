@@ -7,6 +7,7 @@
 
 #include "engine/cuda/compression/compressed_cache.h"
 #include "engine/cuda/device/cuda_check.h"
+#include "engine/methods/outcome_rules.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -49,6 +50,14 @@ uint32_t CompressedCache::ranked_max() const {
   return static_cast<uint32_t>(out);
 }
 
+// Room for one layer of the longest request.
+void CompressedCache::reserve_dequantized() {
+  PackedHeads& heads = kv_entries_.packed_heads();
+  heads.begin_layer();
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) heads.open(ranked_max());
+  heads.grow_dequantized();
+}
+
 void CompressedCache::reserve() {
   const uint32_t heads = llm_.layers * llm_.kv_heads, kv_entries = ranked_max();
   const uint32_t requests = std::min(options_.config.core.requests_max, memory_.rows_max);
@@ -62,6 +71,10 @@ void CompressedCache::reserve() {
       captured_queries(options_.config.core.policies.scorer, options_.config.core.policies.scorer_spec);
   if (scores_->score_heads()) scores_->reserve_attention_scores(attention_scores);
   if (intents_ != nullptr && intents_->on_device()) intents_->reserve(kv_entries);
+  // Counts that depend on scores are the host's.
+  const CountRule rule(options_.config.core.policies, memory_.page_tokens);
+  if (rule.counted_by() != CountedBy::kNothing)
+    grow(&counted_host_, Buffer::Kind::kPinned, uint64_t{heads} * kv_entries * sizeof(float), "scores");
   const uint64_t rows =
       std::min<uint64_t>(uint64_t{heads} * kv_entries,
                          uint64_t{memory_.pages_gpu} * memory_.page_tokens * kv_entries_.columns());
@@ -79,8 +92,9 @@ void CompressedCache::reserve_lists(uint32_t requests, uint32_t kv_entries) {
   if (observes) each += heads * sizeof(uint32_t);  // how much each row sees
   if (kv_entries_.packed()) each += heads * (sizeof(AppendSlot) + sizeof(KvEntrySpan));
   const bool dropped_slots = shape_.slot_retention == SlotRetention::kInPlace && memory_.page_tokens > 1;
-  // Rows whose KV entries no table of pages names are listed one by one.
-  if (shape_.tables.rings > 0 || dropped_slots) each += heads * sizeof(QueryRow);
+  // Rows whose KV entries no table of pages names read them one by one.
+  if (shape_.tables.rings > 0 || dropped_slots)
+    grow(&run_rows_on_, Buffer::Kind::kDevice, rows * heads * sizeof(QueryRow), "rows of chunks");
   lists_.reserve(rows * each + requests * heads * kHeadBytes + tables / 2 + ranked);
   rank_lists_.reserve(tables / 2 + ranked);
   choice_lists_.reserve(heads * kHeadBytes);

@@ -55,7 +55,7 @@ class DeviceTables {
   void add_to(DeviceLists* lists);
   void put(const DeviceLists& lists, cudaStream_t stream);
   // Stays while tables fit the room that was given.
-  const uint32_t* on_device() const { return device_.as<const uint32_t>(); }
+  uint32_t* on_device() const { return device_.as<uint32_t>(); }
 
  private:
   void renew(Table* table, uint32_t count);

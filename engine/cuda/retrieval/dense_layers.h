@@ -21,6 +21,8 @@ class DenseLayers {
   // Adds KV entries [context, context + tokens) of a request with pages `pages`; KV entry i has position i +
   // dropped.
   void add(std::span<const uint32_t> pages, uint32_t context, uint32_t tokens, uint32_t dropped);
+  // RowAttention::fill_up().
+  void fill_up(uint32_t size) { attention_.fill_up(size, &rows_); }
   void warm_up(uint32_t size) { attention_.add_warm_up(size, &rows_); }
 
   // Sends the lists.

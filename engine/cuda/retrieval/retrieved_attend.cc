@@ -21,8 +21,7 @@ constexpr const char* kSlots = "slots of layer";
 constexpr const char* kQueries = "queries of layer";
 constexpr const char* kChoices = "choices of layer";
 constexpr const char* kHostCopy =
-    "host page by layers";           // by page: a step's recalls and offloads use different pages
-constexpr uint32_t kRecallCtas = 4;  // before attention, with nothing else running
+    "host page by layers";  // by page: a step's recalls and offloads use different pages
 // Concurrently with the step after attention: one warp per SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
@@ -49,13 +48,18 @@ ListedAttention RetrievedCache::sealing() const {
           .layers_dense = spec_.layers_dense,
           .kind = kind_,
           .speculation = spec_.speculation,
-          .fills = !sealed_.empty()};
+          .fills = fills_};
 }
 
 void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                             const StepStream&) {
+  recall_deferred();
   const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
   for (const ListedOperation& one : list.operations()) {
+    if (defers(one)) {
+      deferred_ = one;
+      continue;
+    }
     // The host starts copies of pages behind the replay: see launched().
     if (one.stream == StreamKind::kOffload && order_->captured()) continue;
     order_->begin(one);
@@ -159,7 +163,7 @@ ChoiceArgs RetrievedCache::choice_args(const ListedOperation& one, const LayerRo
                                        const DeviceRows& rows) const {
   ChoiceArgs args = choices_.args(chooser(one.layer), step_of(one));
   args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = upload_.at(at_.lists);
+  args.lists = tables_.on_device();
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // part of the upload, rewritten for each layer
   if (!forced_outcomes_.empty())
@@ -189,6 +193,8 @@ void RetrievedCache::choose(const ListedOperation& one, const ChoiceArgs& args) 
   order_->touches(one.stream, Access::kWrite, kChoices, one.layer, "choice");
   must(choose_pages(choices_.shape(), args, order_->stream(one.stream)), "choose_pages", 0,
        [&] { return fmt::format("{} rows, layer {}", args.count, one.layer); });
+  if (copied_ && args.step == ChoosesFor::kNextStep)
+    copied_->fetch(args, args.count, order_->stream(one.stream));
 }
 
 // On the compute stream the list that attention waits for; on the recall stream the next step's.
@@ -196,17 +202,36 @@ void RetrievedCache::recall(const ListedOperation& one, const ChoiceArgs& args) 
   const bool concurrent = step_of(one) == ChoosesFor::kNextStep;
   for (const ChoiceRow& row : choice_rows_) {
     for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
-      order_->touches(one.stream, Access::kRead, kHostCopy, lists_[row.owners + i] * llm_.layers + one.layer,
+      order_->touches(one.stream, Access::kRead, kHostCopy, tables_[row.owners + i] * llm_.layers + one.layer,
                       "recall");
   }
   order_->touches(one.stream, Access::kRead, kChoices, one.layer, "recall");
   order_->touches(one.stream, Access::kWrite, kSlots, one.layer, "recall");
+  if (copied_) {
+    if (!concurrent) {
+      copied_->fetch(args, static_cast<uint32_t>(choice_rows_.size()), order_->stream(one.stream));
+      order_->wait_for(one.stream);
+    }
+    return copied_->start(args.step, chooser(one.layer), host_layer(one.layer), pages_.layer(one.layer),
+                          choice_rows_, tables_.numbers(), order_->stream(one.stream));
+  }
   const RecallMove* const moves = concurrent ? args.after : args.before;
   const uint32_t* const count = concurrent ? &args.counts->moves_after : &args.counts->before;
   must(recall_pages({host_layer(one.layer), pages_.layer(one.layer), moves, count,
                      concurrent ? kRecallWarps : kRecallCtas, concurrent, concurrent ? kRecallBurstNs : 0},
                     order_->stream(one.stream)),
        "recall_pages", 0, [&] { return fmt::format("layer {}", one.layer); });
+}
+
+// The host starts the copies for the next step when it has the next layer to start, instead of waiting for
+// their list at once.
+void RetrievedCache::recall_deferred() {
+  if (!deferred_) return;
+  order_->wait_for(StreamKind::kSelect);
+  order_->begin(*deferred_);
+  recall(*deferred_, choices_.args(chooser(deferred_->layer), ChoosesFor::kNextStep));
+  order_->end(*deferred_);
+  deferred_.reset();
 }
 
 // Moves prompts whose pages are all on the GPU to resident pages that hold some of them. The policy frees the
@@ -223,6 +248,7 @@ void RetrievedCache::enter_residents(const StepStream& on) {
       copy_window(on.stream);
     } else if (one.kind == Operation::kUpload) {
       enter_upload_.send(on.stream);
+      tables_.put(enter_upload_, on.stream);
     } else {
       fill_slots(one);
     }
@@ -235,19 +261,18 @@ void RetrievedCache::enter_residents(const StepStream& on) {
 }
 
 void RetrievedCache::add_entering() {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear();
-  uint32_t most = 0;
+  choice_rows_.clear(), sealed_.clear(), tables_.clear_step();
+  fills_ = false;
   for (Request* const request : entering_) {
-    ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->host_copies.size()));
+    ChoiceRow choice = choice_of(request, static_cast<uint32_t>(request->host_copies.size()));
     choice.row = choice.state;
     choice.table = static_cast<uint32_t>(choice_rows_.size()) * llm_.kv_heads * shape_.selectable;
     choice.table_stride = shape_.selectable;
     choice.held = Held::kNothing;
     choice_rows_.push_back(choice);
     request->filled = true;
-    most = std::max(most, choice.candidates);
   }
-  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  reserve_rows();
   enter_upload_.clear();
   pack({}, &enter_upload_, &at_);
 }
@@ -265,7 +290,7 @@ void RetrievedCache::fill_slots(const ListedOperation& one) {
   ChoiceArgs args = choices_.spare_args(chooser(one.layer));
   args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = enter_upload_.at(at_.lists);
+  args.lists = tables_.on_device();
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
   if (one.kind == Operation::kRecall) return recall(one, args);

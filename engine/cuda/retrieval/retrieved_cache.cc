@@ -9,7 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
-#include "engine/cuda/retrieval/host_chosen_cache.h"
+#include "engine/cuda/retrieval/factored_cache.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -29,7 +29,7 @@ std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSp
   if (page_tokens % 16 != 0)
     return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
   if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
-    return check_host_chosen(kind, spec, copies, llm);
+    return check_factored(kind, spec, copies, llm, page_tokens);
   const uint32_t chosen = selectable_pages(spec, page_tokens);
   if (chosen > kChosenMax)
     return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
@@ -40,11 +40,9 @@ std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSp
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm) {
   if (options.kind == RetrievalKind::kRecallsValues || options.kind == RetrievalKind::kRecallsTokens)
-    return HostChosenCache::make(memory, llm, options);
+    return FactoredCache::make(memory, llm, options);
   return RetrievedCache::make(memory, llm, options);
 }
-
-bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecallsTokens; }
 
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
@@ -110,12 +108,20 @@ Result<void> RetrievedCache::allocate() {
   ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
   shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
   if (offloaded_) shape.first_host = memory_.pages_gpu;
+  if (offloaded_ && copies_.copy != HostCopy::kKernel) {
+    const CopiedRecall::Size size{host_layer(0), shape_.selectable, llm_.layers - spec_.layers_dense,
+                                  memory_.requests_max, ahead()};
+    if (auto ok = take(CopiedRecall::make(copies_, size), &copied_); !ok) return ok;
+  }
   // The longest context: of the model, or what there are pages for.
   uint32_t candidates = offloaded_ ? memory_.pages_host : memory_.pages_gpu;
   if (llm_.context_window > 0) candidates = std::min(candidates, pages_of(llm_.context_window));
   // Lists of all pages, and what each request adds to the lists of a step.
   const uint64_t lists =
       (uint64_t{memory_.pages_gpu} + memory_.pages_host) * sizeof(uint32_t) + (uint64_t{1} << 20);
+  const uint64_t pages = uint64_t{memory_.pages_gpu} + memory_.pages_host;
+  // A request's pages to choose from, and its slots.
+  tables_ = DeviceTables(2 * pages + uint64_t{memory_.requests_max} * 2 * shape_.selectable, pages);
   for (DeviceLists* const list : {&upload_, &enter_upload_}) {
     if (memory_.requests_max > 0) list->reserve(lists);
   }
@@ -139,15 +145,13 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   KVT_CHECK(launch.compressions.empty());
   order_->compute_on(on);
   if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
-  choice_rows_.clear();
-  lists_.clear();
-  sealed_.clear();
-  retained_.clear();
-  dense_.clear();
+  clear_lists();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
   decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  choosing_ = static_cast<uint32_t>(choice_rows_.size()), fills_ = !sealed_.empty();
+  if (decodes_ > 0 && padded_forms() > 0) pad(launch.tokens_padded, rows);
   send_lists(on);
   for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kSelect, StreamKind::kRecall})
     order_->delay_for_tests(stream_kind);
@@ -161,13 +165,14 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
 
 // Numbers of pages to choose from stand behind everything else: how many there are is no launch parameter.
 bool RetrievedCache::repeats(StepGraphKey* graph_key) const {
+  if (copied_ != nullptr) return false;
   if (decodes_ == 0 || graph_key->rows.chunks_count > 0 || graph_key->rows.other_rows > 0) return false;
   graph_key->add(choices_.place());
   upload_.add_to(graph_key, at_.choices);
   upload_.add_to(graph_key, at_.retained);
   upload_.add_to(graph_key, at_.forced_outcome);
   upload_.add_to(graph_key, at_.summaries);
-  graph_key->add(upload_.at(at_.lists));
+  graph_key->add(tables_.on_device());
   return spec_.layers_dense == 0 || dense_.repeats(graph_key);
 }
 
@@ -183,8 +188,9 @@ void RetrievedCache::launched() {
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
                          const StepStream& on, DataOutcomes* values) {
   order_->step_ended();
+  recall_deferred();
   values->recalls.assign(llm_.layers, {});
-  const auto rows = static_cast<uint32_t>(choice_rows_.size());
+  const uint32_t rows = choosing_;
   // Counts are behind the last layer's choice, which is long over: it runs beside that layer.
   if (ahead() && rows > 0) order_->wait_for(StreamKind::kSelect);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {
@@ -227,6 +233,7 @@ void RetrievedCache::notify(const Command& command) {
     return;
   }
   if (offloaded_) free_states_.push_back(found->second.state);
+  free_tables(&found->second);
   requests_.erase(found);
 }
 

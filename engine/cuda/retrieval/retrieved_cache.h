@@ -3,7 +3,9 @@
 // of the request's resident pages (engine/common/retrieval/resident_request.h). What is read, chosen and
 // reported is what that header says; here is what differs.
 //
-// Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
+// Nothing of a choice comes to the host while a step runs, unless pages are recalled by copies
+// (copied_recall.h): then the host waits for the choices of every layer. Per layer that chooses, on the
+// compute stream:
 //   append, summaries of pages that are full now, comparison of the query with the one before, which is
 //   replaced, scores, choice and recall of the heads that cannot wait (FreeKV: whose query turned),
 //   attention;
@@ -29,12 +31,15 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/common/retrieval/resident_request.h"
 #include "engine/cuda/device/device_lists.h"
 #include "engine/cuda/device/device_pages.h"
+#include "engine/cuda/device/device_tables.h"
 #include "engine/cuda/kv_cache.h"
+#include "engine/cuda/retrieval/copied_recall.h"
 #include "engine/cuda/retrieval/dense_layers.h"
 #include "engine/cuda/retrieval/ordered_streams.h"
 #include "engine/cuda/retrieval/retrieval_memory.h"
@@ -66,6 +71,9 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+  // Of steps of decodes: whether one of them completes a page, and whether one chooses pages.
+  uint32_t padded_forms() const override { return copied_ == nullptr ? 4 : 0; }
+  void fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) override;
 
   // A prompt that another cache computed and compressed, whose last row has just run: what is left of it,
   // equally many KV entries in every head. `gpu` and `host_copies` are the request's pages; those that what
@@ -93,9 +101,11 @@ class RetrievedCache final : public KvCache, private SideStreams {
     std::vector<uint32_t> pages;        // of the GPU: by position, then the resident pages'
     std::vector<uint32_t> host_copies;  // host pages, as the address space counts them, by position
     std::vector<uint32_t> resident;     // numbers of dense layers' pages, by position
-    uint32_t state = 0;                 // its number in RetrievalMemory
-    uint32_t dropped = 0;               // KV entries that were dropped: KV entry i is the i-th that is left
-    bool in_resident = false;           // its prompt is complete
+    // What it chooses from, and where to: of host_copies (beside no host: pages), and of pages.
+    DeviceTables::Table owners{}, slots{};
+    uint32_t state = 0;        // its number in RetrievalMemory
+    uint32_t dropped = 0;      // KV entries that were dropped: KV entry i is the i-th that is left
+    bool in_resident = false;  // its prompt is complete
     bool preempted = false;
     bool filled = false;  // its slots were filled when its prompt was complete
     bool chosen = false;  // a step has chosen pages
@@ -111,7 +121,6 @@ class RetrievedCache final : public KvCache, private SideStreams {
     ListAt<QueryRetained> retained;
     ListAt<kernels::HeadRecall> forced_outcome;  // [layers that choose][choices][kv_heads], or none
     ListAt<SummaryPage> summaries;  // in steps of decodes alone: none, or one for each row and head
-    ListAt<uint32_t> lists;
     ListAt<uint32_t> staged;
   };
 
@@ -135,11 +144,15 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void begin_with(const PrefixHit& prefix_hit);
   Request& new_request(RequestId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
+  void pad(uint32_t size, StepRows* rows);
   void add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows);
-  ChoiceRow choice_of(const Request& request, uint32_t pages);
+  ChoiceRow choice_of(Request* request, uint32_t pages);
+  void free_tables(Request* request);
   void deal_recalls();
+  void clear_lists();
+  void reserve_rows();
   void send_lists(const StepStream& on);
-  void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const;
+  void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at);
 
   // retrieved_attend.cc: what one layer starts
   ListedAttention sealing() const;
@@ -153,6 +166,8 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void score(const ListedOperation& one, const ChoiceArgs& args);
   void choose(const ListedOperation& one, const ChoiceArgs& args);
   void recall(const ListedOperation& one, const ChoiceArgs& args);
+  bool defers(const ListedOperation& one) const { return copied_ && one.stream == StreamKind::kRecall; }
+  void recall_deferred();
   void enter_residents(const StepStream& on);
   void add_entering();
   void copy_window(cudaStream_t stream);
@@ -177,13 +192,18 @@ class RetrievedCache final : public KvCache, private SideStreams {
   Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
   uint64_t fetched_at_ = 0;
   std::unique_ptr<OrderedStreams> order_;
+  std::unique_ptr<CopiedRecall> copied_;     // null: a kernel recalls
+  std::optional<ListedOperation> deferred_;  // the recall for the next step that the host has not started
   std::map<RequestId, Request> requests_;
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;
   // Of the step at hand.
-  uint32_t decodes_ = 0;  // rows, if all are decodes; else 0
+  uint32_t decodes_ = 0;  // rows, if all are decodes, those of padding among them; else 0
+  // Of rows that choose; in steps of decodes, once one of them chooses, of all rows.
   std::vector<ChoiceRow> choice_rows_;
-  std::vector<uint32_t> lists_;
+  uint32_t choosing_ = 0;  // rows that choose
+  bool fills_ = false;     // pages are completed
+  DeviceTables tables_;    // of requests that choose
   std::vector<Sealed> sealed_;
   std::vector<QueryRetained> retained_;
   const DataOutcomes* given_ = nullptr;  // what is forced on it

@@ -22,6 +22,7 @@ RetrievedCache::Request& RetrievedCache::new_request(RequestId id) {
     state = states_++;
   }
   Request& request = requests_[id];
+  free_tables(&request);
   request = {};
   request.state = state;
   return request;
@@ -98,11 +99,36 @@ void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   attention_.add(first, table, context, entry.tokens, rows);
 }
 
+// Rows of no request, which choose nothing and keep no query, up to `size` rows.
+void RetrievedCache::pad(uint32_t size, StepRows* rows) {
+  attention_.fill_up(size, rows);
+  if (spec_.layers_dense > 0) dense_.fill_up(size);
+  decodes_ = static_cast<uint32_t>(rows->positions.size());
+  if (offloaded_) retained_.resize(std::max(retained_.size(), size_t{decodes_}), {});
+  if (!choice_rows_.empty()) choice_rows_.resize(decodes_, {});
+}
+
+void RetrievedCache::fill_up(uint32_t form, uint32_t size, const StepStream& on, StepRows* rows) {
+  order_->compute_on(on);
+  if (offloaded_) order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
+  clear_lists();
+  fills_ = form % 2 != 0;
+  if (form / 2 != 0) choice_rows_.resize(1);
+  pad(size, rows);
+  send_lists(on);
+}
+
+void RetrievedCache::clear_lists() {
+  choice_rows_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
+  tables_.clear_step();
+  decodes_ = choosing_ = 0, fills_ = false;
+}
+
 // Each KV head has a table of its own: sinks, what is chosen (written on the device, layer by layer), window.
 void RetrievedCache::add_choice(Request* request, uint32_t row, uint32_t kv_entry, StepRows* rows) {
   const uint32_t pages = pages_of(kv_entry + 1), length = shape_.sinks + shape_.selectable + shape_.window;
   const uint32_t tokens = (length - 1) * memory_.page_tokens + kv_entry % memory_.page_tokens + 1;
-  ChoiceRow choice = choice_of(*request, pages);
+  ChoiceRow choice = choice_of(request, pages);
   choice.row = row;
   choice.table = static_cast<uint32_t>(rows->pages.size()) + shape_.sinks, choice.table_stride = length;
   if (offloaded_ && !request->chosen) {
@@ -126,20 +152,26 @@ void RetrievedCache::add_choice(Request* request, uint32_t row, uint32_t kv_entr
 }
 
 // Of its full pages outside of sinks and window. Slots hold nothing yet.
-ChoiceRow RetrievedCache::choice_of(const Request& request, uint32_t pages) {
-  const std::vector<uint32_t>& owners = offloaded_ ? request.host_copies : request.pages;
-  const auto list = [&](const std::vector<uint32_t>& from, uint32_t first, uint32_t count) {
-    const auto at = static_cast<uint32_t>(lists_.size());
-    lists_.insert(lists_.end(), from.begin() + first, from.begin() + first + count);
+ChoiceRow RetrievedCache::choice_of(Request* request, uint32_t pages) {
+  const auto table = [&](DeviceTables::Table* of, const std::vector<uint32_t>& from, uint32_t count) {
+    const auto number = [&](uint32_t i) { return from[shape_.sinks + i]; };
+    const uint32_t at = tables_.keep(of, count, number);
+    for (uint32_t i = 0; memory_.poison && i < count; ++i) KVT_CHECK(tables_[at + i] == number(i));
     return at;
   };
+  const std::vector<uint32_t>& owners = offloaded_ ? request->host_copies : request->pages;
   ChoiceRow out;
-  out.state = request.state;
+  out.state = request->state;
   out.candidates = pages - shape_.window - shape_.sinks;
   KVT_CHECK(out.candidates >= shape_.selectable && shape_.sinks + out.candidates <= owners.size());
-  out.owners = list(owners, shape_.sinks, out.candidates);
-  if (offloaded_) out.slots = list(request.pages, shape_.sinks, shape_.selectable);
+  out.owners = table(&request->owners, owners, out.candidates);
+  if (offloaded_) out.slots = table(&request->slots, request->pages, shape_.selectable);
   return out;
+}
+
+void RetrievedCache::free_tables(Request* request) {
+  tables_.free(&request->owners);
+  tables_.free(&request->slots);
 }
 
 // What is forced on the heads that choose, layer by layer.
@@ -147,32 +179,38 @@ void RetrievedCache::deal_recalls() {
   forced_outcomes_.clear();
   if (!offloaded_ || given_ == nullptr || given_->recalls.size() != llm_.layers) return;
   std::vector<cpu::ForcedRow> rows;
-  for (const ChoiceRow& row : choice_rows_)
+  for (const ChoiceRow& row : std::span(choice_rows_).first(choosing_))
     rows.push_back({row.held == Held::kTrusted, missing_pages_max(shape_.selectable, row.candidates)});
-  const size_t each = rows.size() * llm_.kv_heads;
+  const size_t of_heads = rows.size() * llm_.kv_heads, each = choice_rows_.size() * llm_.kv_heads;
   forced_outcomes_.resize(each * (llm_.layers - spec_.layers_dense));
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     cpu::deal_recall(given_->recalls[layer], rows, llm_.kv_heads, spec_.speculation,
-                     std::span(forced_outcomes_).subspan(chooser(layer) * each, each));
+                     std::span(forced_outcomes_).subspan(chooser(layer) * each, of_heads));
   }
 }
 
-void RetrievedCache::send_lists(const StepStream& on) {
+void RetrievedCache::reserve_rows() {
   uint32_t most = 0;
   for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
-  choices_.reserve_states(states_);
   choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  if (copied_) copied_->reserve(static_cast<uint32_t>(choice_rows_.size()));
+}
+
+void RetrievedCache::send_lists(const StepStream& on) {
+  choices_.reserve_states(states_);
+  reserve_rows();
   deal_recalls();
   upload_.clear();
   pack(retained_, &upload_, &at_);
   on.timer->begin(Operation::kUpload);
   upload_.send(on.stream);
+  tables_.put(upload_, on.stream);
   if (spec_.layers_dense > 0) dense_.send(on);
 }
 
 // In steps of decodes alone, first what has the same length in every step of that many rows (what a kernel
 // writes nothing for makes up for pages that no row fills), then what is not.
-void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) const {
+void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at) {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
   for (const Sealed& page : sealed_) {
@@ -181,20 +219,18 @@ void RetrievedCache::pack(const std::vector<QueryRetained>& retained, DeviceList
       summaries.push_back(
           {page.page * llm_.kv_heads + head, memory_.page_tokens, page.owner * llm_.kv_heads + head});
   }
-  if (!summaries.empty())
-    summaries.resize(std::max(summaries.size(), size_t{decodes_} * llm_.kv_heads), SummaryPage{});
+  if (fills_) summaries.resize(std::max(summaries.size(), size_t{decodes_} * llm_.kv_heads), SummaryPage{});
   at->choices = upload->add(choice_rows_);
   at->retained = upload->add(retained);
   at->forced_outcome = upload->add(forced_outcomes_);
   at->summaries = upload->add(summaries);
-  at->lists = upload->add(lists_);
+  tables_.add_to(upload);
   at->staged = upload->add(staged);
 }
 
 void RetrievedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   order_->compute_on(on);
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
-  decodes_ = 0;
+  clear_lists();
   attention_.add_warm_up(size, rows);
   if (spec_.layers_dense > 0) dense_.warm_up(size);
   send_lists(on);

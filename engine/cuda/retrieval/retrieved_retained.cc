@@ -96,15 +96,17 @@ void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const Kv
   order_->compute_on(on);
   // The lists of pages that are being offloaded are rewritten.
   order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), retained_.clear(), entering_.clear(),
-      forced_outcomes_.clear();
+  choice_rows_.clear(), sealed_.clear(), retained_.clear(), entering_.clear(), forced_outcomes_.clear();
+  tables_.clear_step();
   decodes_ = 0;
   for (const RetainedPrompt& prompt : prompts) take_retained(prompt, stream);
+  fills_ = !sealed_.empty();
   copy_retained(prompts, from, stream);
   upload_.clear();
   pack({}, &upload_, &at_);
   on.timer->begin(Operation::kUpload);
   upload_.send(stream);
+  tables_.put(upload_, stream);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, false);
   on.timer->end();
   enter_residents(on);

@@ -8,37 +8,42 @@
 namespace kvtwin {
 namespace {
 
-std::unique_ptr<PrefixCheckpointCache> make_cache(const CoreConfig& c, const Retention& retention) {
+std::unique_ptr<PrefixCheckpointCache> make_cache(const CoreConfig& c, const Retention& retention,
+                                                  const PageTiers* tiers) {
   if (!c.prefix_cache) return nullptr;
-  return std::make_unique<PrefixCheckpointCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
-                                                 retention.shape(),
-                                                 make_prefix_eviction(c, retention.chunk_tokens()));
+  const uint32_t on_host = c.offload_pages_target > 0 ? c.pages_host : 0;
+  return std::make_unique<PrefixCheckpointCache>(
+      retention.chunk_tokens() / c.unit_tokens, PrefixCheckpointCache::Limits{c.pages_gpu, on_host},
+      retention.shape(), make_prefix_eviction(c, retention.chunk_tokens()), tiers);
 }
 
 }  // namespace
 
-ChunkCheckpoints::ChunkCheckpoints(KvContext* context, PrefixIndex* stamps)
+ChunkCheckpoints::ChunkCheckpoints(KvContext* context, const PageTiers* tiers)
     : context_(*context),
       retention_(context->retention),
-      cache_(make_cache(context->config, context->retention)) {
-  if (cache_) cache_->index().share_stamps(stamps);
-}
+      cache_(make_cache(context->config, context->retention, tiers)) {}
 
 void ChunkCheckpoints::open(const RequestReady& event, State* state) const {
   state->id = event.request;
   state->session = event.session;
   state->chunks.open(context_, event, cache_ ? retention_.chunk_tokens() : context_.config.page_tokens);
   state->last = {};
-  state->reuse_barred = false;
+  state->reuse_barred = state->load_barred = false;
 }
 
-uint32_t ChunkCheckpoints::acquire(const RequestProgress& progress, State* state, GroupTables* tables) {
-  state->chunks.insert_barred = state->reuse_barred;
-  if (state->chunks.places_public == 0 || state->reuse_barred) return 0;
-  const uint32_t chunk = retention_.chunk_tokens();
-  const uint32_t most = std::min((progress.known() - 1) / chunk, state->chunks.places_public);
-  state->chunks.pin = cache_->acquire(state->chunks.name_space, state->chunks.identity, most);
-  const uint32_t cached = state->chunks.pin.pages * chunk;
+Match ChunkCheckpoints::acquire(const RequestProgress& progress, State* state) {
+  CachedPrefix& chunks = state->chunks;
+  chunks.insert_barred = state->reuse_barred;
+  if (chunks.places_public == 0 || state->reuse_barred) return {};
+  const uint32_t most = std::min((progress.known() - 1) / retention_.chunk_tokens(), chunks.places_public);
+  return state->load_barred ? cache_->acquire_on_gpu(chunks.name_space, chunks.identity, most)
+                            : cache_->acquire(chunks.name_space, chunks.identity, most);
+}
+
+uint32_t ChunkCheckpoints::stand_behind(const Pin& pin, State* state, GroupTables* tables) {
+  state->chunks.pin = pin;
+  const uint32_t cached = pin.pages * retention_.chunk_tokens();
   if (cached > 0) state->last = cache_->stand_behind(state->chunks.pin, cached, tables);
   return cached;
 }

@@ -9,6 +9,9 @@
 // checkpoint that it made: a promised page is never missing. A request that alone does not fit together
 // with its prefix checkpoints is computed without any.
 //
+// With a host tier they are copied there before their pages are needed (transfer_manager.h), and are loaded
+// when a request hits them.
+//
 // Without a prefix cache there are none, and all functions do nothing.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_CHUNK_CHECKPOINTS_H_
@@ -32,15 +35,18 @@ class ChunkCheckpoints {
     CachedPrefix chunks;        // its places are chunks, its pin covers the checkpoints reused and added
     PrefixCheckpointId last{};  // the last of them
     bool reuse_barred = false;  // alone, it did not fit together with its prefix checkpoints
+    bool load_barred = false;   // a load of some failed, or did not fit
   };
 
-  // Both must outlive it. Its stamps are those of `stamps`.
-  ChunkCheckpoints(KvContext* context, PrefixIndex* stamps);
+  // Both must outlive it.
+  ChunkCheckpoints(KvContext* context, const PageTiers* tiers);
 
   void open(const RequestReady& event, State* state) const;
-  // Pins the longest cached prefix, and prepares the empty tables to begin with it. Returns its tokens.
-  uint32_t acquire(const RequestProgress& progress, State* state, GroupTables* tables);
-  // Gives the pages to the tables. REQUIRES: acquire().
+  // Pins the longest cached prefix, which may be on the host in part. The pin is the caller's.
+  Match acquire(const RequestProgress& progress, State* state);
+  // Prepares the empty tables to begin with it. Returns its tokens. REQUIRES: all is on the GPU.
+  uint32_t stand_behind(const Pin& pin, State* state, GroupTables* tables);
+  // Gives the pages to the tables. REQUIRES: stand_behind().
   void reuse(const State& state, GroupTables* tables) const;
   void release(State* state, bool used);
   // The request did not fit, although no other runs: it may try without its prefix.
@@ -59,8 +65,10 @@ class ChunkCheckpoints {
 
   uint64_t pages_evicted() const { return cache_ ? cache_->pages_evicted() : 0; }
   uint32_t pages() const { return cache_ ? cache_->pages() : 0; }
+  uint32_t pages_host() const { return cache_ ? cache_->pages_host() : 0; }
+  bool offloads() const { return cache_ && cache_->offloads(); }
 
-  PageCache* cache() const { return cache_.get(); }
+  PrefixCheckpointCache* cache() const { return cache_.get(); }
   PrefixIndex* index() const { return cache_ ? &cache_->index() : nullptr; }
   uint32_t tokens_cached(const RequestReady& request) const;
   void check_invariants() const;

@@ -9,8 +9,9 @@ GroupedKvManager::GroupedKvManager(KvContext* context)
     : context_(*context),
       retention_(context->retention),
       compressions_(&context->retention),
-      parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, nullptr),
-      checkpoints_(context, &parts_.index),
+      checkpoints_(context, &parts_.tiers),
+      parts_(context, context->config.pages_gpu, KvParts::Shares::kGpu, checkpoints_.cache(),
+             {.index = checkpoints_.index(), .cache = checkpoints_.cache()}),
       supply_(&parts_.gpu, checkpoints_.cache(), &parts_.index, context->config.page_order,
               context->config.evict_batch_pages, &context->draft.evicted),
       transfers_(context, &parts_, &supply_),
@@ -43,7 +44,9 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
   GroupedRequest& r = requests_[request];
   const RequestProgress& progress = context_.progress[request];
   r.tables.open(&retention_.shape());
-  const uint32_t cached = checkpoints_.acquire(progress, &r.shared, &r.tables);
+  const Match match = checkpoints_.acquire(progress, &r.shared);
+  if (match.pages_gpu < match.pin.pages) return load(request, match, ask);
+  const uint32_t cached = checkpoints_.stand_behind(match.pin, &r.shared, &r.tables);
   const uint32_t tokens = ask.budget.entry_tokens(progress, cached, false);
   const uint64_t pages = demand_.to_admit(request, cached, tokens);
   // A request that runs alone waits for copies in flight if it lacks pages. None is admitted meanwhile that
@@ -59,7 +62,7 @@ Admission GroupedKvManager::try_admit(RequestIndex request, const AdmissionAsk& 
     return {Admission::Kind::kBlocked, 0, tokens};
   }
   checkpoints_.reuse(r.shared, &r.tables);
-  r.shared.reuse_barred = false;
+  r.shared.reuse_barred = r.shared.load_barred = false;
   r.holds = true;
   r.compression.begin(progress.known(), cached);
   held_.entries += r.tables.kv_entries(cached);
@@ -163,76 +166,6 @@ void GroupedKvManager::release(RequestIndex request) {
   for (const PageId page : spare_) supply_.free(page);
   checkpoints_.release(&r.shared, true);
   supply_.reservations().drop(&r.reserved);
-}
-
-// --- swapping
-
-bool GroupedKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
-  if (swap_out(request)) return true;
-  if (ask.alone) requests_[request].shared.reuse_barred = true;
-  release(request);
-  return false;
-}
-
-// Returns false, and changes nothing, if the request must be computed again (request_transfers.h).
-bool GroupedKvManager::swap_out(RequestIndex request) {
-  GroupedRequest& r = requests_[request];
-  const RequestProgress& progress = context_.progress[request];
-  if (r.compression.answers > 0 || r.unlaunched) return false;
-  if (!transfers_.can_swap_out(progress, r.tables.pages_filled(progress.computed))) return false;
-  unhold(request);
-  spare_.clear();
-  r.tables.trim(progress.computed, &spare_);  // of an entry that was planned and will not be computed
-  for (const PageId page : spare_) supply_.free(page);
-  spare_.clear();
-  SharedPages shared{checkpoints_.index(), r.shared.chunks.pin, {}};
-  if (shared.index == nullptr) shared.index = &parts_.index;
-  r.tables.detach(&shared.pages, &spare_);
-  r.shared.chunks.pin = {};
-  transfers_.swap_out({request, r.shared.id}, shared, &spare_, &r);
-  return true;
-}
-
-Admission GroupedKvManager::swap_in(RequestIndex request, const AdmissionAsk& ask) {
-  GroupedRequest& r = requests_[request];
-  const RequestProgress& progress = context_.progress[request];
-  const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
-  if (tokens == 0) return {};
-  const uint64_t own = demand_.to_return(request, tokens), copied = r.host_pages.size();
-  if (transfers_.must_wait(own, r)) return {};
-  // Include what running requests need for their next step; otherwise a swapped-in request is preempted again
-  // at once.
-  const uint64_t pages = own + demand_.for_next(ask);
-  if (transfers_.must_wait(pages, r)) return {};
-  if (const uint32_t free = supply_.pages_free(); free < copied)
-    supply_.make_room(static_cast<uint32_t>(copied) - free);
-  const Admission::Kind kind = transfers_.swap_in({request, r.shared.id}, {}, pages, &r);
-  if (kind == Admission::Kind::kAfterTransfer && demand_.reserves())
-    supply_.reservations().reserve(&r.reserved, own - copied);
-  return {kind};
-}
-
-Delivery GroupedKvManager::deliver(RequestIndex request, const Transfer& transfer, bool arrived) {
-  GroupedRequest& r = requests_[request];
-  const uint32_t computed = context_.progress[request].computed;
-  r.in_transfer = false;
-  if (!arrived) {
-    supply_.reservations().drop(&r.reserved);
-    return {};
-  }
-  if (transfer.kind == TransferKind::kSwapOut) {
-    r.host_pages = transfer.target;
-    return {false, computed};
-  }
-  KVT_CHECK(transfer.kind == TransferKind::kSwapIn);
-  r.tables.attach(computed, transfer.target);
-  hold(request);
-  r.swapped_in = r.shared.chunks.insert_barred = true;
-  return {true, computed};
-}
-
-void GroupedKvManager::abandon(RequestIndex request) {
-  transfers_.abandon(requests_[request].shared.id, &requests_[request]);
 }
 
 // --- entries, compressions
@@ -344,6 +277,7 @@ void GroupedKvManager::apply(RequestIndex request, const Launch& launch, const C
 // --- coalesced steps
 
 uint32_t GroupedKvManager::coalescible_steps(const Launch& launch) const {
+  if (checkpoints_.offloads() && context_.steps.closed()) return 1;  // they resume when those have ended
   const bool ring = retention_.slot_retention() == SlotRetention::kRing;
   uint32_t steps = UINT32_MAX;
   for (const Launch::Member& member : launch.members) {
@@ -359,6 +293,7 @@ uint32_t GroupedKvManager::coalescible_steps(const Launch& launch) const {
 // them.
 uint32_t GroupedKvManager::take_ahead(uint32_t steps, Launch* launch) {
   uint32_t able = steps;
+  const bool watch_offload = checkpoints_.offloads() && !parts_.transfers.below_offload_target(0);
   for (uint32_t offset = 1; offset < able; ++offset) {
     for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
       const RequestIndex request = launch->members[entry].request_index;
@@ -366,7 +301,8 @@ uint32_t GroupedKvManager::take_ahead(uint32_t steps, Launch* launch) {
       for (const uint32_t group : r.tables.crossing(context_.progress[request].computed + offset - 1)) {
         if (r.tables.ring_full(group)) continue;
         // Pages that are reserved for other requests are not taken ahead either.
-        if (!supply_.free_page_is_next() || supply_.available(r.reserved) == 0) {
+        if (!supply_.free_page_is_next() || supply_.available(r.reserved) == 0 ||
+            (watch_offload && parts_.transfers.below_offload_target(1))) {
           able = offset;
           break;
         }
@@ -481,7 +417,8 @@ void GroupedKvManager::check_invariants(std::span<const RequestIndex> live,
   supply_.check_invariants(promised);
   const TransferManager::PagesInFlight in_flight = parts_.transfers.pages_in_flight();
   KVT_CHECK(parts_.gpu.pages_owned() == own + checkpoints_.pages() + in_flight.gpu);
-  KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + in_flight.host);
+  KVT_CHECK(!parts_.host ||
+            parts_.host->pages_owned() == host_own + checkpoints_.pages_host() + in_flight.host);
 }
 
 }  // namespace kvtwin

@@ -1,9 +1,9 @@
 // GroupedKvManager lays out KV by head group: a page table per group (group_tables.h), whose KV entries are
 // compacted after a compression, or a ring of pages whose content the backend chooses.
 //
-// Requests share prefix checkpoints (chunk_checkpoints.h), which stay on the GPU, and can be swapped out to
-// the host (request_transfers.h). A request that returns has copies of all its pages and makes no further
-// prefix checkpoints.
+// Requests share prefix checkpoints (chunk_checkpoints.h), and can be swapped out to the host
+// (request_transfers.h). A request that returns has copies of all its pages and makes no further prefix
+// checkpoints.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_GROUPED_KV_MANAGER_H_
@@ -37,10 +37,11 @@ class GroupedKvManager final : public LocalKvManager {
   void finish(RequestIndex request) override { release(request); }
   void abandon(RequestIndex request) override;
   Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
+  void start_copies_down() override;
   bool pages_return() const override { return parts_.transfers.live() > 0; }
 
   TransferManager& transfers() override { return parts_.transfers; }
-  PrefixIndex& prefixes() override { return checkpoints_.index() ? *checkpoints_.index() : parts_.index; }
+  PrefixIndex& prefixes() override { return parts_.index; }
   uint32_t tokens_cached(const RequestReady& request) const override {
     return checkpoints_.tokens_cached(request);
   }
@@ -50,6 +51,7 @@ class GroupedKvManager final : public LocalKvManager {
 
  private:
   Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
+  Admission load(RequestIndex request, const Match& match, const AdmissionAsk& ask);
   void grow_from(RequestIndex request, uint32_t computed);
   bool find_groups(const GroupedRequest& r, RequestIndex request, uint32_t computed, uint32_t tokens);
   void hold(RequestIndex request);
@@ -69,8 +71,8 @@ class GroupedKvManager final : public LocalKvManager {
   KvContext& context_;
   const Retention& retention_;
   const Compressions compressions_;
-  KvParts parts_;
   ChunkCheckpoints checkpoints_;
+  KvParts parts_;  // its index is that of the prefix checkpoints, if there are any
   PageSupply supply_;
   RequestTransfers transfers_;
   const GroupedDemand demand_;

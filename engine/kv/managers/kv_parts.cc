@@ -13,18 +13,36 @@ std::unique_ptr<PagePool> make_pool(uint32_t first, uint32_t pages) {
 
 }  // namespace
 
-KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
+KvParts::KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch,
+                 const OfOthers& others)
     : gpu(PageId{0}, gpu_pages, context->config.page_order),
       host(make_pool(context->config.pages_gpu, context->config.pages_host)),
       disk(make_pool(context->config.pages_gpu + context->config.pages_host, context->config.pages_disk)),
-      index(context->config.page_tokens / context->config.unit_tokens,
-            shares == Shares::kHost ? host.get() : &gpu, shares == Shares::kHost ? nullptr : host.get(),
-            make_prefix_eviction(context->config, context->config.page_tokens), watch, disk.get()),
-      tiers{&gpu, host.get(), disk.get(), &index, watch},
+      own_index(others.index == nullptr ? make_index(*context, shares, watch, others.copies) : nullptr),
+      index(others.index == nullptr ? *own_index : *others.index),
+      tiers{&gpu,
+            host.get(),
+            disk.get(),
+            &index,
+            others.cache == nullptr ? &index : others.cache,
+            others.room != nullptr    ? others.room
+            : others.cache != nullptr ? others.cache
+                                      : static_cast<const GpuRoom*>(&index),
+            watch},
       transfers(context->config.engine, tiers,
                 {context->config.offload_pages_target, context->config.spill_pages_target,
                  context->config.offload_batch_pages},
                 &context->digest) {}
+
+std::unique_ptr<PrefixIndex> KvParts::make_index(const KvContext& context, Shares shares, HoldWatch* watch,
+                                                 PagePool* copies) {
+  const CoreConfig& config = context.config;
+  PagePool* const below = copies != nullptr ? copies : host.get();
+  return std::make_unique<PrefixIndex>(config.page_tokens / config.unit_tokens,
+                                       shares == Shares::kHost ? host.get() : &gpu,
+                                       shares == Shares::kHost ? nullptr : below,
+                                       make_prefix_eviction(config, config.page_tokens), watch, disk.get());
+}
 
 void KvParts::check_invariants() const {
   gpu.check_invariants();

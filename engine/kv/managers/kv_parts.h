@@ -18,7 +18,16 @@ struct KvParts {
   // pages.
   enum class Shares : uint8_t { kGpu, kHost };
   // `gpu_pages`: pages or logical pages. `watch` may be null; it must outlive this, and so must *context.
-  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch);
+  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch)
+      : KvParts(context, gpu_pages, shares, watch, OfOthers{}) {}
+  // What others have in place of its own, and what must outlive it; null: its own.
+  struct OfOthers {
+    PrefixIndex* index = nullptr;
+    PageCache* cache = nullptr;
+    const GpuRoom* room = nullptr;
+    PagePool* copies = nullptr;  // numbers of copies on the host, for its own index
+  };
+  KvParts(KvContext* context, uint32_t gpu_pages, Shares shares, HoldWatch* watch, const OfOthers& others);
   KvParts(const KvParts&) = delete;
   KvParts& operator=(const KvParts&) = delete;
 
@@ -28,9 +37,13 @@ struct KvParts {
   // Adds free and total pages of each tier.
   void count_pages(KvUsage* usage) const;
 
+  std::unique_ptr<PrefixIndex> make_index(const KvContext& context, Shares shares, HoldWatch* watch,
+                                          PagePool* copies);
+
   PagePool gpu;
   std::unique_ptr<PagePool> host, disk;  // null: there is no such tier
-  PrefixIndex index;
+  std::unique_ptr<PrefixIndex> own_index;
+  PrefixIndex& index;
   const PageTiers tiers;
   TransferManager transfers;
 };

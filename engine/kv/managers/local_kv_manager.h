@@ -1,5 +1,5 @@
-// LocalKvManager is a KvManager whose requests stay on their engine, and whose cached prefixes have no lower
-// tier. Unless a manager swaps, no transfer moves its pages: the KV of a request is on this GPU or absent.
+// LocalKvManager is a KvManager whose requests stay on their engine. Unless a manager swaps, or has copies of
+// cached prefixes on the host, no transfer moves its pages: the KV of a request is on this GPU or absent.
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_LOCAL_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_LOCAL_KV_MANAGER_H_
@@ -18,7 +18,7 @@ class LocalKvManager : public KvManager {
     KVT_CHECK(!"transfers of such pages are not built");
     return {};
   }
-  void start_copies_down() final {}
+  void start_copies_down() override {}
   void launch_ended(const Launch&) final {}
   bool pages_return() const override { return false; }
   bool idle() const final { return !pages_return(); }

@@ -14,14 +14,21 @@ uint32_t logical_pages_max(const CoreConfig& c) {
   return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
 }
 
+// Copies on the host: each has KV entries for as many slots as a page has.
+uint32_t copies_max(const CoreConfig& c) {
+  return c.prefix_cache && c.offload_pages_target > 0 ? c.pages_host : 0;
+}
+
 }  // namespace
 
 MixedPrecisionKvManager::MixedPrecisionKvManager(KvContext* context)
     : context_(*context),
       pool_({context->config.pages_int2, context->config.pages_gpu - context->config.pages_int2},
             context->config.page_tokens,
-            context->config.policies.precision_spec.ageing == Ageing::kRequantise),
-      parts_(context, logical_pages_max(context->config), KvParts::Shares::kGpu, &pool_),
+            context->config.policies.precision_spec.ageing == Ageing::kRequantise,
+            {&parts_.tiers, PageId{logical_pages_max(context->config)}, copies_max(context->config)}),
+      parts_(context, logical_pages_max(context->config), KvParts::Shares::kGpu, &pool_,
+             {.room = &pool_, .copies = pool_.copies()}),
       crossings_(context->config.page_tokens) {}
 
 void MixedPrecisionKvManager::open(RequestIndex request, const RequestReady& event) {
@@ -30,7 +37,7 @@ void MixedPrecisionKvManager::open(RequestIndex request, const RequestReady& eve
   Request& r = requests_[request];
   r.id = event.request;
   r.session = event.session;
-  r.unlaunched = r.swapped_in = r.in_transfer = false;
+  r.unlaunched = r.swapped_in = r.in_transfer = r.load_barred = false;
   r.prefix.open(context_, event, context_.config.page_tokens);
   r.reuse_barred = false;
   MixedPrecisionPool::reset(&r.entries);
@@ -78,8 +85,11 @@ Admission MixedPrecisionKvManager::try_admit(RequestIndex request, const Admissi
   const RequestProgress& progress = context_.progress[request];
   const uint32_t page = context_.config.page_tokens;
   Match match;
-  if (const uint32_t most = r.prefix.reusable(progress, page); most > 0 && !r.reuse_barred)
-    match = parts_.index.acquire(r.prefix.name_space, r.prefix.identity, most);
+  if (const uint32_t most = r.prefix.reusable(progress, page); most > 0 && !r.reuse_barred) {
+    match = r.load_barred ? parts_.index.acquire_on_gpu(r.prefix.name_space, r.prefix.identity, most)
+                          : parts_.index.acquire(r.prefix.name_space, r.prefix.identity, most);
+    if (match.pages_gpu < match.pin.pages) return load(request, match, ask);
+  }
   const uint32_t cached = match.pin.pages * page;
   logical_pages_.clear();
   reusing_.clear();
@@ -105,7 +115,7 @@ Admission MixedPrecisionKvManager::try_admit(RequestIndex request, const Admissi
     pool_.begin(cached, logical_pages_, &r.entries, &reusing_);
   }
   r.prefix.pin = match.pin;
-  r.prefix.insert_barred = r.reuse_barred = false;
+  r.prefix.insert_barred = r.reuse_barred = r.load_barred = false;
   r.unlaunched = true;
   r.settled = UINT32_MAX;
   held_.entries += cached;
@@ -228,138 +238,15 @@ void MixedPrecisionKvManager::release(RequestIndex request, bool preempted) {
   MixedPrecisionPool::reset(&r.entries);
 }
 
-// --- swapping
-
-bool MixedPrecisionKvManager::preempt(RequestIndex request, const PreemptionAsk& ask) {
-  if (context_.config.preemption == PreemptionKind::kSwap && !ask.alone && swap_out(request)) return true;
-  if (ask.alone) requests_[request].reuse_barred = true;
-  release(request, true);
-  return false;
-}
-
-// Returns false, and changes nothing, if the request must be computed again.
-bool MixedPrecisionKvManager::swap_out(RequestIndex request) {
-  Request& r = requests_[request];
-  const RequestProgress& progress = context_.progress[request];
-  const uint32_t computed = progress.computed, page = context_.config.page_tokens;
-  // Of an entry that was planned in this step, only a decoded KV entry can be removed.
-  if (computed == 0 || progress.launched_out() || r.unlaunched || !r.entries.waiting.empty()) return false;
-  if (r.entries.at > computed && computed < progress.prompt) return false;
-  if (!parts_.index.free_host_pages(r.entries.pages())) return false;
-  held_.entries -= computed;
-  held_.pages -= r.entries.pages();
-  if (r.entries.at > computed) {
-    pool_.truncate(computed, r.logical_pages(), &r.entries);
-    pool_.free_unused(&r.entries);
-    for (; uint64_t{r.span() - 1} * page >= computed; r.pages.pop_back())
-      parts_.tiers.free_gpu(r.pages.back());
-  }
-  SharedPages shared{&parts_.index, r.prefix.pin, {}};
-  logical_pages_.clear();
-  parts_.index.gpu_pages(r.prefix.pin, &logical_pages_);
-  logical_pages_.insert(logical_pages_.end(), r.pages.begin(), r.pages.end());
-  pool_.swap_out(logical_pages_, &r.entries, &shared.copied, &r.away);
-  r.coming_4 = static_cast<uint32_t>(r.entries.pages_4.size());
-  coming_4_ += r.coming_4;
-  reserved_2_.drop(&r.reserved_2);
-  reserved_4_.drop(&r.reserved_4);
-  r.prefix.pin = {};
-  r.swapped_in = false;
-  Transfer& transfer = parts_.transfers.swap_out(shared, &r.pages);
-  context_.digest.add(DecisionDigest::kSwapOutStarted, computed, raw(r.id), transfer.source.size());
-  parts_.transfers.wait(&transfer, request, r.id);
-  r.in_transfer = true;
-  return true;
-}
-
-// int4 pages that the running requests take for their next entries, beyond their reservations.
-uint64_t MixedPrecisionKvManager::pages_4_for_next(const AdmissionAsk& ask) const {
-  uint64_t pages = 0;
-  for (const RequestIndex other : ask.running) {
-    const RequestProgress& progress = context_.progress[other];
-    if (progress.launched_out()) continue;
-    const uint32_t tokens =
-        std::max(1u, ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next()));
-    const uint32_t more = pool_.demand(requests_[other].entries, tokens, 0).pages_4;
-    pages += more - std::min(more, requests_[other].reserved_4.left);
-  }
-  return pages;
-}
-
-// Its copies return to pages of their formats. Further 2-bit KV entries are counted as if they spilled.
-Admission MixedPrecisionKvManager::swap_in(RequestIndex request, const AdmissionAsk& ask) {
-  Request& r = requests_[request];
-  const RequestProgress& progress = context_.progress[request];
-  const uint32_t tokens = ask.budget.entry_tokens(progress, progress.computed, progress.decodes_next());
-  const uint32_t ahead =
-      context_.reserves_all() ? progress.prompt + progress.output - progress.computed : tokens;
-  const uint32_t further = pool_.demand(r.entries, ahead, 0).pages_4;
-  const MixedPrecisionDemand copies{r.away.copies(false), r.away.copies(true)};
-  const uint64_t pages_4 = uint64_t{copies.pages_4} + further + pages_4_for_next(ask);
-  if (tokens == 0 || context_.steps.closed() || copies.pages_2 > available(r, false) ||
-      pages_4 + context_.config.watermark_pages > available(r, true)) {
-    context_.draft.admission_open = context_.draft.admission_open || context_.steps.closed();
-    return {Admission::Kind::kBlocked, 0, tokens};
-  }
-  make_room(copies);
-  Transfer& transfer = parts_.transfers.swap_in({}, &r.host_pages);
-  for (size_t i = 0; i < r.away.logical_pages.size(); ++i) {
-    transfer.own.push_back(parts_.gpu.acquire());
-    pool_.hold({&transfer.own.back(), 1}, true);
-  }
-  pool_.swap_in(r.away, transfer.own, &r.entries, &transfer.target);
-  if (context_.reserves_all()) reserved_4_.reserve(&r.reserved_4, further);
-  parts_.transfers.wait(&transfer, request, r.id);
-  r.in_transfer = true;
-  parts_.transfers.submit(&transfer, context_.out);
-  return {Admission::Kind::kAfterTransfer};
-}
-
-Delivery MixedPrecisionKvManager::deliver(RequestIndex request, const Transfer& transfer, bool arrived) {
-  Request& r = requests_[request];
-  const uint32_t computed = context_.progress[request].computed;
-  r.in_transfer = false;
-  coming_4_ -= std::exchange(r.coming_4, 0);
-  if (!arrived) {
-    forget(&r);
-    return {};
-  }
-  if (transfer.kind == TransferKind::kSwapOut) {
-    r.host_pages = transfer.target;
-    return {false, computed};
-  }
-  KVT_CHECK(transfer.kind == TransferKind::kSwapIn);
-  r.pages = transfer.own;
-  r.swapped_in = true;
-  r.prefix.insert_barred = r.reuse_barred = false;
-  r.settled = UINT32_MAX;
-  held_.entries += computed;
-  held_.pages += r.entries.pages();
-  return {true, computed};
-}
-
-// What the request had is lost: it is computed again.
-void MixedPrecisionKvManager::forget(Request* r) {
-  for (auto page = r->host_pages.rbegin(); page != r->host_pages.rend(); ++page)
-    parts_.tiers.free_host(*page);
-  r->host_pages.clear();
-  r->away = {};
-  reserved_4_.drop(&r->reserved_4);
-  MixedPrecisionPool::reset(&r->entries);
-}
-
-void MixedPrecisionKvManager::abandon(RequestIndex request) {
-  Request& r = requests_[request];
-  if (r.in_transfer) parts_.transfers.leave(r.id);
-  r.in_transfer = false;
-  coming_4_ -= std::exchange(r.coming_4, 0);
-  forget(&r);
-}
-
 // --- coalesced steps
+
+uint32_t MixedPrecisionKvManager::coalescible_steps(const Launch&) const {
+  return offloads() && context_.steps.closed() ? 1 : UINT32_MAX;  // they resume when those have ended
+}
 
 uint32_t MixedPrecisionKvManager::take_ahead(uint32_t steps, Launch* launch) {
   const uint32_t page = context_.config.page_tokens;
+  const bool watch_offload = offloads() && !parts_.transfers.below_offload_target(0);
   crossings_.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const MixedPrecisionPool::Request& entries = requests_[launch->members[entry].request_index].entries;
@@ -367,7 +254,8 @@ uint32_t MixedPrecisionKvManager::take_ahead(uint32_t steps, Launch* launch) {
     crossings_.add(entry, room - entries.entries_4);
   }
   const uint32_t able = crossings_.visit(steps, [&](uint32_t entry, uint32_t offset) {
-    if (pool_.pages_free(true) == 0) return false;
+    if (pool_.pages_free(true) == 0 || (watch_offload && parts_.transfers.below_offload_target(1)))
+      return false;
     Request& r = requests_[launch->members[entry].request_index];
     launch->allocations.push_back({offset, entry, pool_.take_ahead(&r.entries)});
     reserved_4_.spend(&r.reserved_4, 1);
@@ -479,7 +367,7 @@ void MixedPrecisionKvManager::check_invariants(std::span<const RequestIndex> liv
   const TransferManager::PagesInFlight in_flight = parts_.transfers.pages_in_flight();
   own += in_flight.gpu;
   KVT_CHECK(parts_.gpu.pages_owned() == own + parts_.index.pages_gpu());
-  KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + in_flight.host);
+  KVT_CHECK(!parts_.host || parts_.host->pages_owned() == host_own + pool_.pages_host() + in_flight.host);
   pool_.check_invariants(own + parts_.index.pages_gpu() - parts_.index.pages_evictable());
   for (const bool four : {false, true}) {
     KVT_CHECK((four ? promised_4 : promised_2) <=

@@ -11,6 +11,9 @@
 // whole, those of its prefix too, and return to pages of the same formats that are its own. A host page has
 // room for a page of either format. A request whose KV entries wait for a full group is computed again, and
 // so is one that alone does not fit with the gaps of its pages.
+//
+// With a host tier, cached prefixes are copied there before their pages are needed, and loaded when a request
+// hits them (mixed_precision_pool.h).
 
 #ifndef KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
 #define KVTWIN_ENGINE_KV_MANAGERS_MIXED_PRECISION_KV_MANAGER_H_
@@ -35,7 +38,7 @@ class MixedPrecisionKvManager final : public LocalKvManager {
   Room grow(RequestIndex request, uint32_t tokens) override;
   void publish(RequestIndex request, uint32_t tokens) override;
   void write_entry(RequestIndex request, uint32_t entry, Launch* launch) override;
-  uint32_t coalescible_steps(const Launch&) const override { return UINT32_MAX; }
+  uint32_t coalescible_steps(const Launch&) const override;
   uint32_t take_ahead(uint32_t steps, Launch* launch) override;
   void undo_ahead(Launch* launch, uint32_t left) override;
   HeldEntries held_by(const Launch& launch) const override;
@@ -45,6 +48,8 @@ class MixedPrecisionKvManager final : public LocalKvManager {
   void finish(RequestIndex request) override { release(request, false); }
   void abandon(RequestIndex request) override;
   Delivery deliver(RequestIndex request, const Transfer& transfer, bool arrived) override;
+
+  void start_copies_down() override;
 
   TransferManager& transfers() override { return parts_.transfers; }
   PrefixIndex& prefixes() override { return parts_.index; }
@@ -68,6 +73,7 @@ class MixedPrecisionKvManager final : public LocalKvManager {
     uint32_t settled = 0;
     Reservation reserved_2, reserved_4;
     bool reuse_barred = false;            // alone, it did not fit together with the pages of its prefix
+    bool load_barred = false;             // a load of its prefix failed, or did not fit
     bool unlaunched = false;              // its planned entry lists pages that are filled
     bool swapped_in = false;              // its next entry lists its pages
     bool in_transfer = false;             // it waits for a transfer
@@ -80,6 +86,10 @@ class MixedPrecisionKvManager final : public LocalKvManager {
   };
 
   Admission try_admit(RequestIndex request, const AdmissionAsk& ask);
+  Admission load(RequestIndex request, const Match& match, const AdmissionAsk& ask);
+  bool offloads() const { return pool_.copies() != nullptr; }
+  // Appends logical pages, which are held.
+  void take_logical_pages(size_t count, std::vector<PageId>* pages);
   bool swap_out(RequestIndex request);
   Admission swap_in(RequestIndex request, const AdmissionAsk& ask);
   uint64_t pages_4_for_next(const AdmissionAsk& ask) const;

@@ -254,11 +254,7 @@ Delivery PagedKvManager::deliver(RequestIndex request, const Transfer& transfer,
 }
 
 void PagedKvManager::start_copies_down() {
-  if (parts_.host == nullptr) return;
-  StepDraft& draft = context_.draft;
-  const bool lost = parts_.transfers.start_copies_down(supply_.reservations().total(),
-                                                       !context_.steps.closed(), context_.out);
-  draft.evicted = draft.evicted || lost;
+  if (parts_.host != nullptr) transfers_.start_copies_down();
 }
 
 // --- coalesced steps

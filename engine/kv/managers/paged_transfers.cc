@@ -9,21 +9,7 @@ namespace kvtwin {
 // --- admission
 
 Admission::Kind PagedTransfers::load(RequestIndex request, const Match& match) {
-  PagedRequest& r = requests_[request];
-  if (match.load != Match::kNoLoad) {
-    parts_.index.release(match.pin, false);
-    common_.wait(waiter(request), &r, &parts_.transfers.find(TransferId{match.load}));
-    return Admission::Kind::kAfterTransfer;
-  }
-  if (common_.must_wait(match.pin.pages - match.pages_gpu, r)) {
-    parts_.index.release(match.pin, false);
-    return Admission::Kind::kBlocked;
-  }
-  Transfer& transfer = parts_.transfers.load(match);
-  supply_.take(static_cast<uint32_t>(transfer.source.size()), &transfer.target);
-  common_.wait(waiter(request), &r, &transfer);
-  parts_.transfers.submit(&transfer, context_.out);
-  return Admission::Kind::kAfterTransfer;
+  return common_.load(waiter(request), match, &requests_[request]);
 }
 
 Admission::Kind PagedTransfers::receive(RequestIndex request) {
@@ -60,7 +46,7 @@ bool PagedTransfers::can_swap_out(RequestIndex request, uint32_t pages) {
 
 void PagedTransfers::swap_out(RequestIndex request) {
   PagedRequest& r = requests_[request];
-  SharedPages shared{&parts_.index, r.prefix.pin, {}};
+  SharedPages shared{r.prefix.pin, {}};
   parts_.index.gpu_pages(shared.pin, &shared.pages);
   common_.swap_out(waiter(request), shared, &r.pages, &r);
   r.prefix.pin = {};

@@ -34,6 +34,7 @@ class PagedTransfers {
 
   // Part of the prefix is only on a lower tier: the request waits for the load.
   Admission::Kind load(RequestIndex request, const Match& match);
+  void start_copies_down() { common_.start_copies_down(); }
   // The request's prompt is on another engine.
   Admission::Kind receive(RequestIndex request);
   // Whether the request, with `pages` pages, may be swapped out; and its swap-out.

@@ -1,5 +1,6 @@
 // RequestTransfers are what the copies that a request waits for have in common in all layouts: when a copy
-// may start, and swapping. The KV manager supplies the pages, and decides how many a request needs to return.
+// may start, loads of cached prefixes, and swapping. The KV manager supplies the pages, and decides how many
+// a request needs to return.
 //
 // Swapping: a preempted request keeps its KV, on the host (docs/design/methods/composition.md#axes
 // placement). Its pages are copied once no step in flight writes them, and are freed only when the copy
@@ -43,6 +44,11 @@ class RequestTransfers {
   // Whether `pages` GPU pages are unavailable, or no copy may use them yet.
   bool must_wait(uint64_t pages, const TransferState& state);
   void wait(const Transfer::Waiter& who, TransferState* state, Transfer* transfer);
+  // Part of the prefix is only on a lower tier: the request waits for the load. kBlocked: no room. The pin is
+  // given up in either case.
+  Admission::Kind load(const Transfer::Waiter& who, const Match& match, TransferState* state);
+  // Copies of cached prefixes to lower tiers. REQUIRES: there is a host tier.
+  void start_copies_down();
 
   // Whether the request, with `pages` pages, may be swapped out, as far as the layout does not matter. The
   // host drops old copies of prefixes to make room.

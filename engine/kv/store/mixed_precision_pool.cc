@@ -47,7 +47,8 @@ void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt
   push_bits(bits, left, true);
 }
 
-MixedPrecisionPool::MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t page_tokens, bool ages)
+MixedPrecisionPool::MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t page_tokens, bool ages,
+                                       const MixedPrecisionHost& host)
     : size_(size),
       page_tokens_(page_tokens),
       ages_(ages),
@@ -55,7 +56,12 @@ MixedPrecisionPool::MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t pag
       pool_4_(PageId{size.pages_2}, size.pages_4, PageOrder::kLowestFirst),
       pages_(size_t{size.pages_2} + size.pages_4),
       seen_(pages_.size(), 0),
-      seen_entries_(pages_.size(), 0) {
+      seen_entries_(pages_.size(), 0),
+      host_(host),
+      copies_(host.count == 0 ? nullptr
+                              : std::make_unique<PagePool>(host.first, host.count, PageOrder::kLowestFirst)),
+      copied_(host.count),
+      host_pages_(host.count) {
   KVT_CHECK(page_tokens > 0);
 }
 
@@ -63,6 +69,7 @@ MixedPrecisionPool::MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t pag
 
 void MixedPrecisionPool::link(PageId logical_page, PageId page, uint32_t kv_entries) {
   LogicalPage& f = logical_pages_[raw(logical_page)];
+  pages_[raw(page)].version = ++versions_;
   for (uint32_t i = 0; i < f.count; ++i) {
     if (f.links[i].page != page) continue;
     f.links[i].kv_entries += kv_entries;
@@ -70,23 +77,20 @@ void MixedPrecisionPool::link(PageId logical_page, PageId page, uint32_t kv_entr
   }
   KVT_CHECK(f.count < kLinks);
   f.links[f.count++] = {page, kv_entries};
-  const bool four = is_int4(page);
-  evictable_[four] -= evictable(page) ? 1 : 0;
-  Page& p = pages_[raw(page)];
-  ++p.logical_pages;
-  p.held += f.held ? 1 : 0;
-  evictable_[four] += evictable(page) ? 1 : 0;
+  change(page, [&](Page* p) {
+    ++p->logical_pages;
+    p->held += f.held ? 1 : 0;
+    p->copied += f.copy == kNoPage ? 0 : 1;
+  });
 }
 
 void MixedPrecisionPool::drop_link(PageId logical_page, uint32_t index) {
   LogicalPage& f = logical_pages_[raw(logical_page)];
-  const PageId page = f.links[index].page;
-  const bool four = is_int4(page);
-  evictable_[four] -= evictable(page) ? 1 : 0;
-  Page& p = pages_[raw(page)];
-  --p.logical_pages;
-  p.held -= f.held ? 1 : 0;
-  evictable_[four] += evictable(page) ? 1 : 0;
+  change(f.links[index].page, [&](Page* p) {
+    --p->logical_pages;
+    p->held -= f.held ? 1 : 0;
+    p->copied -= f.copy == kNoPage ? 0 : 1;
+  });
   f.links[index] = f.links[--f.count];
 }
 
@@ -116,13 +120,8 @@ void MixedPrecisionPool::hold(std::span<const PageId> logical_pages, bool held) 
     LogicalPage& f = logical_pages_[raw(logical_page)];
     KVT_CHECK(f.held != held);
     f.held = held;
-    for (uint32_t i = 0; i < f.count; ++i) {
-      const PageId page = f.links[i].page;
-      const bool four = is_int4(page);
-      evictable_[four] -= evictable(page) ? 1 : 0;
-      pages_[raw(page)].held += held ? 1 : ~0u;  // +1 or -1, modulo 2^32
-      evictable_[four] += evictable(page) ? 1 : 0;
-    }
+    for (uint32_t i = 0; i < f.count; ++i)
+      change(f.links[i].page, [&](Page* p) { p->held += held ? 1 : ~0u; });  // +1 or -1, modulo 2^32
   }
 }
 
@@ -134,6 +133,7 @@ void MixedPrecisionPool::freed(PageId logical_page) {
     if (pages_[raw(page)].logical_pages == 0) (is_int4(page) ? pool_4_ : pool_2_).release(page, 0);
   }
   f.held = false;
+  f.copy = kNoPage;
   f.at.clear();
 }
 
@@ -206,6 +206,7 @@ void MixedPrecisionPool::swap_out(std::span<const PageId> logical_pages, Request
   };
   for (const PageId logical_page : logical_pages) {
     LogicalPage& f = out->logical_pages.emplace_back(logical_pages_[raw(logical_page)]);
+    f.copy = kNoPage;
     for (uint32_t i = 0; i < f.count; ++i) f.links[i].page = index_of(f.links[i].page);
     for (PageId& page : f.at) page = page == kNoPage ? kNoPage : index_of(page);
   }
@@ -416,17 +417,22 @@ void MixedPrecisionPool::check_invariants(uint64_t logical_pages_held) const {
       KVT_CHECK(!ages_ || here == static_cast<ptrdiff_t>(logical_page.links[i].kv_entries));
       ++found[page].logical_pages;
       found[page].held += logical_page.held ? 1 : 0;
+      found[page].copied += logical_page.copy == kNoPage ? 0 : 1;
     }
   }
   KVT_CHECK(logical_pages_held == 0);
-  uint32_t evictable_found[2] = {0, 0};
+  uint32_t evictable_found[2] = {0, 0}, copied_found = 0;
   for (uint32_t page = 0; page < pages_.size(); ++page) {
     KVT_CHECK(kv_entries[page] <= page_tokens_);
     KVT_CHECK(found[page].logical_pages == pages_[page].logical_pages);
     KVT_CHECK(found[page].held == pages_[page].held);
+    KVT_CHECK(found[page].copied == pages_[page].copied);
     KVT_CHECK(pool(is_int4(PageId{page})).owned(PageId{page}) == (found[page].logical_pages > 0));
     evictable_found[is_int4(PageId{page})] += evictable(PageId{page}) ? 1 : 0;
+    copied_found += evictable(PageId{page}) && found[page].copied == found[page].logical_pages ? 1 : 0;
   }
+  KVT_CHECK(copied_found == evictable_copied_);
+  check_copies();
   KVT_CHECK(evictable_found[0] == evictable_[0]);
   KVT_CHECK(evictable_found[1] == evictable_[1]);
 }

@@ -22,10 +22,17 @@
 // A page is *evictable* if logical pages have KV entries in it and no request needs any of them. All
 // arithmetic is on integers. An operation takes O(logical pages, groups and runs touched).
 //
+// With a host tier (mixed_precision_copies.cc), the copy of a cached logical page is a set of host pages,
+// each a whole page of either format. Copies of other logical pages in the same page share them, unless KV
+// entries were added to it since. When logical pages are loaded, so are the host pages of their copies, each
+// once.
+//
 // Invariants, verified by check_invariants():
 //   (1) a page is owned exactly while some logical page has KV entries in it (X-3, per pool);
 //   (2) logical pages have at most page_tokens KV entries in a page;
-//   (3) pages_evictable() = owned pages of which no logical page is held.
+//   (3) pages_evictable() = owned pages of which no logical page is held; pages_spare() = free ones and those
+//       of these all whose logical pages have copies;
+//   (4) a host page is owned exactly while some copy has KV entries in it; pages_host() = those that arrived.
 
 #ifndef KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
 #define KVTWIN_ENGINE_KV_STORE_MIXED_PRECISION_POOL_H_
@@ -33,12 +40,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/base/tags.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/precision_spec.h"
+#include "engine/kv/store/page_tiers.h"
 #include "engine/kv/store/prefix_index.h"
 
 namespace kvtwin {
@@ -60,11 +69,18 @@ struct MixedPrecisionDemand {
   uint32_t pages_4 = 0;
 };
 
+// The host tier, for at most `count` copies of logical pages, whose numbers begin with `first`.
+struct MixedPrecisionHost {
+  const PageTiers* tiers = nullptr;  // must outlive the pool
+  PageId first{};
+  uint32_t count = 0;
+};
+
 // Appends the bits of a prompt's KV entries, equal neighbours joined. Tokens beyond `roles` have 4 bits.
 void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
              const PrecisionSpec& spec, std::vector<BitRun>* bits);
 
-class MixedPrecisionPool final : public HoldWatch {
+class MixedPrecisionPool final : public HoldWatch, public GpuRoom {
   struct Link {
     PageId page{};
     uint32_t kv_entries = 0;
@@ -78,6 +94,7 @@ class MixedPrecisionPool final : public HoldWatch {
     std::array<Link, kLinks> links;
     uint32_t count = 0;
     bool held = false;
+    PageId copy = kNoPage;   // its number, once it is on the host
     std::vector<PageId> at;  // the page of each of its KV entries, if ages_; kNoPage: not placed yet
   };
 
@@ -114,7 +131,8 @@ class MixedPrecisionPool final : public HoldWatch {
   };
 
   // `ages`: records the page of every single KV entry, as age() requires.
-  MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t page_tokens, bool ages = false);
+  MixedPrecisionPool(MixedPrecisionPoolSize size, uint32_t page_tokens, bool ages = false,
+                     const MixedPrecisionHost& host = {});
 
   // The request starts at position `tokens`; `reused` are the logical pages before it. Appends the pages in
   // which they have KV entries to *pages, logical page by logical page, each list ended by kNoPage
@@ -166,6 +184,27 @@ class MixedPrecisionPool final : public HoldWatch {
   // The logical page no longer exists.
   void freed(PageId logical_page) override;
 
+  // Copies on the host.
+  PagePool* copies() const { return copies_.get(); }  // their numbers; null: there is no host tier
+  bool has_room(PageId logical_page) const override;
+  void copying(PageId logical_page, PageId copy) override;
+  void copy_freed(PageId copy) override;
+  void resolve(std::vector<PageId>* source, std::vector<PageId>* target) override;
+  void arrived(std::span<const PageId> numbers, std::span<const PageId> pages) override;
+  // Pages that a load of these copies takes, and the load: the logical pages, which are held and have no KV
+  // entries, get new ones. Appends what is to be copied. REQUIRES: so many are free.
+  MixedPrecisionDemand demand_of_load(std::span<const PageId> copies);
+  void load(std::span<const PageId> copies, std::span<const PageId> logical_pages,
+            std::vector<PageId>* source, std::vector<PageId>* target);
+  uint32_t pages_host() const { return pages_host_; }
+  uint32_t pages_spare() const override {
+    return pool_2_.pages_free() + pool_4_.pages_free() + evictable_copied_;
+  }
+  bool covers(std::span<const uint64_t> reserved) const override {
+    return reserved[0] <= uint64_t{pool_2_.pages_free()} + evictable_[0] &&
+           reserved[1] <= uint64_t{pool_4_.pages_free()} + evictable_[1];
+  }
+
   bool is_int4(PageId page) const { return raw(page) >= size_.pages_2; }
   uint32_t page_tokens() const { return page_tokens_; }
   uint32_t pages_total(bool four) const { return pool(four).pages_total(); }
@@ -175,14 +214,35 @@ class MixedPrecisionPool final : public HoldWatch {
 
  private:
   struct Page {
-    uint32_t logical_pages = 0;  // logical pages that have KV entries here
-    uint32_t held = 0;           // held ones among them
+    uint32_t logical_pages = 0;     // logical pages that have KV entries here
+    uint32_t held = 0, copied = 0;  // of these, held ones and those with a copy
+    uint64_t version = 0;           // changes when KV entries are added
+    PageId host = kNoPage;          // the newest host page that it was copied to
+  };
+  struct HostPage {
+    uint32_t copies = 0;  // that have KV entries here
+    PageId source{};      // the page that it was copied from, of that version
+    uint64_t version = 0;
+    bool fresh = false;  // the offload that copies it is about to start
+    bool there = false;
+    uint64_t seen = 0;  // the last load that used it
+    PageId loaded{};    // by that load
   };
 
   const PagePool& pool(bool four) const { return four ? pool_4_ : pool_2_; }
   bool evictable(PageId page) const {
     return pages_[raw(page)].logical_pages > 0 && pages_[raw(page)].held == 0;
   }
+  template <typename Change>
+  void change(PageId page, Change change);
+  HostPage& host_page(PageId page) { return host_pages_[raw(page) - pages_.size()]; }
+  LogicalPage& copy_at(PageId copy) { return copied_[raw(copy) - raw(host_.first)]; }
+  // The host page that has all of a page; kNoPage: there is none.
+  PageId current_copy(PageId page) const;
+  PageId take_copy(PageId page);
+  PageId take_loaded(PageId host_page, std::vector<PageId>* source, std::vector<PageId>* target);
+  void set_copy(PageId logical_page, PageId copy);
+  void check_copies() const;
   void link(PageId logical_page, PageId page, uint32_t kv_entries);
   void unlink(PageId logical_page, PageId page, uint32_t kv_entries);
   void drop_link(PageId logical_page, uint32_t index);
@@ -203,12 +263,32 @@ class MixedPrecisionPool final : public HoldWatch {
   PagePool pool_2_, pool_4_;
   std::vector<LogicalPage> logical_pages_;  // by number
   std::vector<Page> pages_;
-  uint32_t evictable_[2] = {0, 0};
+  uint32_t evictable_[2] = {0, 0}, evictable_copied_ = 0;
+  uint64_t versions_ = 0;
   std::vector<uint64_t> seen_;          // by page: the last begin() that used it
   std::vector<uint32_t> seen_entries_;  // by page: KV entries of it that this begin() reused
   uint64_t begun_ = 0;
   std::vector<uint32_t> due_;  // scratch
+
+  const MixedPrecisionHost host_;
+  std::unique_ptr<PagePool> copies_;
+  std::vector<LogicalPage> copied_;   // by copy: its KV entries are in host pages; `copy` is the logical page
+  std::vector<HostPage> host_pages_;  // by page, from the first on the host
+  std::vector<PageId> fresh_;
+  uint32_t pages_host_ = 0;
 };
+
+// Changes the counts of a page, and those that depend on them.
+template <typename Change>
+void MixedPrecisionPool::change(PageId page, Change change) {
+  Page& p = pages_[raw(page)];
+  const auto copied = [&] { return evictable(page) && p.copied == p.logical_pages ? 1u : 0u; };
+  evictable_[is_int4(page)] -= evictable(page) ? 1 : 0;
+  evictable_copied_ -= copied();
+  change(&p);
+  evictable_[is_int4(page)] += evictable(page) ? 1 : 0;
+  evictable_copied_ += copied();
+}
 
 }  // namespace kvtwin
 

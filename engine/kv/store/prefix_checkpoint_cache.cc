@@ -1,16 +1,22 @@
 #include "engine/kv/store/prefix_checkpoint_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
 namespace kvtwin {
 
-PrefixCheckpointCache::PrefixCheckpointCache(uint32_t units_per_chunk, uint32_t prefix_checkpoints_max,
+PrefixCheckpointCache::PrefixCheckpointCache(uint32_t units_per_chunk, const Limits& limits,
                                              const GroupShape& shape,
-                                             std::unique_ptr<PrefixEviction> eviction)
-    : numbers_(PageId{0}, prefix_checkpoints_max, PageOrder::kLowestFirst),
-      index_(units_per_chunk, &numbers_, nullptr, std::move(eviction), this),
+                                             std::unique_ptr<PrefixEviction> eviction, const PageTiers* tiers)
+    : tiers_(tiers),
+      numbers_(PageId{0}, limits.on_gpu + limits.on_host, PageOrder::kLowestFirst),
+      copies_(limits.on_host == 0 ? nullptr
+                                  : std::make_unique<PagePool>(PageId{numbers_.pages_total()}, limits.on_host,
+                                                               PageOrder::kLowestFirst)),
+      originals_(limits.on_host),
+      index_(units_per_chunk, &numbers_, copies_.get(), std::move(eviction), this),
       shape_(shape) {}
 
 bool PrefixCheckpointCache::take_number(PrefixCheckpointId* id) {
@@ -79,39 +85,119 @@ void PrefixCheckpointCache::hold(std::span<const PageId> prefix_checkpoints, boo
     record.held = held;
     const auto count = static_cast<uint32_t>(record.pages.size());
     evictable_ += held ? 0 - count : count;
+    if (record.copied) evictable_copied_ += held ? 0 - count : count;
   }
 }
 
 void PrefixCheckpointCache::evict_pages(uint32_t count, std::vector<PageId>* pages) {
-  for (uint32_t evicted = 0; evicted < count;) {
-    const PrefixCheckpointId id = index_.evict_gpu_page();
-    Record& record = records_[raw(id)];
-    KVT_CHECK(record.live && !record.held);
-    const auto some = static_cast<uint32_t>(record.pages.size());
-    pages->insert(pages->end(), record.pages.begin(), record.pages.end());
-    pages_ -= some, evictable_ -= some;
-    evicted_ += some, evicted += some;
-    record = {};
-    numbers_.release(id, 0);
+  const size_t wanted = pages->size() + count;
+  while (pages->size() < wanted) evict(index_.evict_gpu_page(), pages);
+}
+
+void PrefixCheckpointCache::evict(PrefixCheckpointId id, std::vector<PageId>* pages) {
+  Record& record = records_[raw(id)];
+  KVT_CHECK(record.live && !record.held);
+  const auto some = static_cast<uint32_t>(record.pages.size());
+  pages->insert(pages->end(), record.pages.begin(), record.pages.end());
+  pages_ -= some, evictable_ -= some, evicted_ += some;
+  record.pages.clear();
+  if (!record.copied) return forget(id);
+  evictable_copied_ -= some;
+}
+
+void PrefixCheckpointCache::forget(PrefixCheckpointId id) {
+  records_[raw(id)] = {};
+  numbers_.release(id, 0);
+}
+
+// --- copies on the host
+
+bool PrefixCheckpointCache::has_room(PageId id) const {
+  return tiers_->host->pages_free() >= records_[raw(id)].pages.size();
+}
+
+void PrefixCheckpointCache::copying(PageId id, PageId copy) {
+  Record& record = records_[raw(id)];
+  KVT_CHECK(record.host_pages.empty());
+  originals_[raw(copy) - numbers_.pages_total()] = id;
+  for (size_t i = 0; i < record.pages.size(); ++i) record.host_pages.push_back(tiers_->host->acquire());
+}
+
+void PrefixCheckpointCache::copy_freed(PageId copy) {
+  Record& record = records_[raw(original(copy))];
+  const auto count = static_cast<uint32_t>(record.host_pages.size());
+  for (const PageId page : record.host_pages) tiers_->host->release(page, 0);
+  record.host_pages.clear();
+  if (std::exchange(record.copied, false)) {
+    pages_host_ -= count;
+    if (!record.pages.empty() && !record.held) evictable_copied_ -= count;
   }
+  if (record.pages.empty()) forget(original(copy));
+}
+
+std::vector<PageId> PrefixCheckpointCache::pages_of(std::span<const PageId> numbers) const {
+  std::vector<PageId> pages;
+  for (const PageId number : numbers) {
+    const std::vector<PageId>& some =
+        is_copy(number) ? records_[raw(original(number))].host_pages : records_[raw(number)].pages;
+    pages.insert(pages.end(), some.begin(), some.end());
+  }
+  return pages;
+}
+
+void PrefixCheckpointCache::resolve(std::vector<PageId>* source, std::vector<PageId>* target) {
+  *source = pages_of(*source);
+  *target = pages_of(*target);
+}
+
+void PrefixCheckpointCache::resolve_load(std::vector<PageId>* copies, std::vector<PageId>* ids) const {
+  for (const PageId copy : *copies) ids->push_back(original(copy));
+  *copies = pages_of(*copies);
+}
+
+void PrefixCheckpointCache::arrived(std::span<const PageId> numbers, std::span<const PageId> pages) {
+  for (const PageId number : numbers) {
+    Record& record = records_[raw(is_copy(number) ? original(number) : number)];
+    const size_t count = record.host_pages.size();
+    if (is_copy(number)) {
+      KVT_CHECK(record.held && !record.copied);
+      record.copied = true;
+      pages_host_ += static_cast<uint32_t>(count);
+    } else {
+      KVT_CHECK(record.pages.empty() && record.copied);
+      record.pages.assign(pages.begin(), pages.begin() + static_cast<ptrdiff_t>(count));
+      record.held = true;  // by the transfer's pin
+      pages_ += static_cast<uint32_t>(count);
+    }
+    pages = pages.subspan(count);
+  }
+  KVT_CHECK(pages.empty());
 }
 
 void PrefixCheckpointCache::check_invariants() const {
   numbers_.check_invariants();
+  if (copies_) copies_->check_invariants();
   index_.check_invariants();
-  uint32_t all = 0, evictable = 0, live = 0;
+  uint32_t all = 0, evictable = 0, evictable_copied = 0, host = 0, on_gpu = 0, on_host = 0;
   for (const Record& record : records_) {
     if (!record.live) continue;
-    ++live;
-    all += static_cast<uint32_t>(record.pages.size());
-    evictable += record.held ? 0 : static_cast<uint32_t>(record.pages.size());
+    const auto count = static_cast<uint32_t>(record.pages.size());
+    KVT_CHECK(count > 0 || record.copied);
+    KVT_CHECK(count == 0 || record.host_pages.empty() || record.host_pages.size() == count);
+    on_gpu += count > 0 ? 1 : 0;
+    on_host += record.copied ? 1 : 0;
+    all += count;
+    host += record.copied ? static_cast<uint32_t>(record.host_pages.size()) : 0;
+    evictable += record.held ? 0 : count;
+    evictable_copied += record.held || !record.copied ? 0 : count;
     for (uint32_t g = 0; g < shape_.groups; ++g) {
       KVT_CHECK(record.settled[g] >= record.before[g]);
       KVT_CHECK(record.starts[g + 1] - record.starts[g] >= record.settled[g] - record.before[g]);
     }
   }
-  KVT_CHECK(live == index_.pages_gpu());
+  KVT_CHECK(on_gpu == index_.pages_gpu() && on_host == index_.pages_host());
   KVT_CHECK(all == pages_ && evictable == evictable_);
+  KVT_CHECK(host == pages_host_ && evictable_copied == evictable_copied_);
 }
 
 }  // namespace kvtwin

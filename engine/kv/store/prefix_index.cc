@@ -361,7 +361,11 @@ void PrefixIndex::drop_behind(uint32_t id, uint32_t pages) {
 
 void PrefixIndex::release_copy(uint32_t id, uint32_t index) {
   const PageId page = nodes_[id].host[index];
-  (on_disk(page) ? disk_pool_ : host_pool_)->release(page, *clock_);
+  if (on_disk(page)) {
+    disk_pool_->release(page, clock_);
+  } else {
+    free_host_page(page);
+  }
   set_host(id, index, kNoPage);
 }
 
@@ -397,19 +401,26 @@ void PrefixIndex::count_copy(uint32_t id, uint32_t index, PageId page, bool has)
 
 // --- the host tier
 
-bool PrefixIndex::take_host_page(uint64_t rank, PageId* page) {
-  if (host_pool_->pages_free() == 0) {
+// A page for a copy of `original`; only copies of a lower rank make room.
+bool PrefixIndex::take_host_page(uint64_t rank, PageId original, PageId* page) {
+  while (host_pool_->pages_free() == 0 || (watch_ != nullptr && !watch_->has_room(original))) {
     if (host_.empty() || host_.top_rank() >= rank) return false;
     drop_host_page(host_.top());
   }
   *page = host_pool_->acquire();
+  if (watch_ != nullptr) watch_->copying(original, *page);
   return true;
 }
 
-bool PrefixIndex::free_host_pages(uint32_t pages) {
-  if (host_pool_ == nullptr || host_pool_->pages_total() < pages) return false;
-  while (host_pool_->pages_free() < pages && !host_.empty()) drop_host_page(host_.top());
-  return host_pool_->pages_free() >= pages;
+void PrefixIndex::free_host_page(PageId page) {
+  if (watch_ != nullptr) watch_->copy_freed(page);
+  host_pool_->release(page, clock_);
+}
+
+bool PrefixIndex::drop_oldest_copy() {
+  if (host_.empty()) return false;
+  drop_host_page(host_.top());
+  return true;
 }
 
 PrefixIndex::Offload PrefixIndex::start_offload(uint32_t pages_max, Pin* pin, uint32_t* first,
@@ -425,7 +436,7 @@ PrefixIndex::Offload PrefixIndex::start_offload(uint32_t pages_max, Pin* pin, ui
   const size_t targets_before = target->size();
   PageId page;
   while (begin > 0 && end - begin < pages_max && (node.host.empty() || node.host[begin - 1] == kNoPage) &&
-         take_host_page(rank, &page)) {
+         take_host_page(rank, node.gpu[begin - 1], &page)) {
     target->push_back(page);
     --begin;
   }
@@ -452,7 +463,7 @@ void PrefixIndex::offloaded(const Pin& pin, uint32_t first, std::span<const Page
 }
 
 void PrefixIndex::offload_failed(const Pin& pin, std::span<const PageId> host) {
-  for (const PageId page : host) host_pool_->release(page, *clock_);
+  for (const PageId page : host) free_host_page(page);
   release(pin, false);
 }
 

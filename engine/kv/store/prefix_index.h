@@ -65,12 +65,28 @@ struct Match {
 
 // Is notified when pages of the index become pinned (held), and when the last pin is released. Pages are held
 // when they are inserted and not held when they leave.
+//
+// A page of the index may stand for several pages (prefix_checkpoint_cache.h): then so does its copy on the
+// host, and both keep a number of the index's pools.
 class HoldWatch {
  public:
   virtual ~HoldWatch() = default;
   virtual void hold(std::span<const PageId> pages, bool held) = 0;
   // A page that is not in the index is freed.
   virtual void freed(PageId) {}
+
+  // Whether the host has room for what `page` stands for.
+  virtual bool has_room(PageId /*page*/) const { return true; }
+  // `page` is about to be copied to the host as `copy`, which ends with copy_freed().
+  virtual void copying(PageId /*page*/, PageId /*copy*/) {}
+  virtual void copy_freed(PageId /*copy*/) {}
+  // Replaces the numbers of an offload that starts by the pages to be copied.
+  virtual void resolve(std::vector<PageId>* /*source*/, std::vector<PageId>* /*target*/) {}
+  // Replaces the numbers of copies by the pages to be loaded, and appends the numbers under which they
+  // return; nothing: those of the target.
+  virtual void resolve_load(std::vector<PageId>* /*copies*/, std::vector<PageId>* /*numbers*/) const {}
+  // What the numbers stand for has been copied to `pages`.
+  virtual void arrived(std::span<const PageId> /*numbers*/, std::span<const PageId> /*pages*/) {}
 };
 
 class PrefixIndex final : public PageCache {
@@ -139,8 +155,8 @@ class PrefixIndex final : public PageCache {
   void evict_pages(uint32_t count, std::vector<PageId>* pages) override;
   uint64_t next_eviction_rank() const override;
 
-  // Drops the oldest copies until `pages` pages of the host tier are free; false: that is impossible.
-  bool free_host_pages(uint32_t pages);
+  // Drops the oldest copy on the host that may be dropped; false: there is none.
+  bool drop_oldest_copy();
   // Selects up to pages_max pages without a host copy, in order of eviction, and protects them with *pin;
   // *first is the position of the first. Appends their GPU pages to *source and newly acquired host pages to
   // *target. On a full host, only copies of pages that were released earlier make room. Ends with offloaded()
@@ -150,6 +166,7 @@ class PrefixIndex final : public PageCache {
                         std::vector<PageId>* target);
   // Evicts the page that would be offloaded next. REQUIRES: there is one (kHostHoldsNewer).
   PageId evict_uncopied_page() { return evict_tail(uncopied_.top()); }  // no dropped slots: see insert()
+  void evict_uncopied(std::vector<PageId>* pages) override { pages->push_back(evict_uncopied_page()); }
   void offloaded(const Pin& pin, uint32_t first, std::span<const PageId> host);
   void offload_failed(const Pin& pin, std::span<const PageId> host);
   // Pages [first, pin.pages) are being loaded by transfer `load`. Ends with loaded(), of all or of the
@@ -183,12 +200,14 @@ class PrefixIndex final : public PageCache {
   // Replaces *kv_entries by the number of dropped KV entries of each page of the pin; empty if all are 0.
   void dropped_entries(const Pin& pin, std::vector<uint16_t>* kv_entries) const;
 
-  uint64_t tick() { return ++*clock_; }  // a new stamp
-  // Stamps become comparable with those of `other`, which must outlive this. REQUIRES: both are empty.
-  void share_stamps(PrefixIndex* other) { clock_ = other->clock_; }
+  uint64_t tick() { return ++clock_; }  // a new stamp
   uint32_t pages_evictable() const override { return evictable_; }
   uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
   uint32_t pages_evictable_copied() const { return evictable_copied_; }
+  uint32_t pages_spare() const override { return gpu_pool_->pages_free() + evictable_copied_; }
+  bool covers(std::span<const uint64_t> reserved) const override {
+    return reserved[0] <= uint64_t{gpu_pool_->pages_free()} + evictable_;
+  }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }
   uint32_t pages_disk() const { return pages_disk_; }
@@ -261,7 +280,8 @@ class PrefixIndex final : public PageCache {
   void drop_children(uint32_t id);
   void drop_behind(uint32_t id, uint32_t pages);
   void drop_disk_page(uint32_t id);
-  bool take_host_page(uint64_t rank, PageId* page);
+  bool take_host_page(uint64_t rank, PageId original, PageId* page);
+  void free_host_page(PageId page);
   PageId evict_tail(uint32_t id);
   void lock(uint32_t id);
   void unlock(uint32_t id);
@@ -306,8 +326,7 @@ class PrefixIndex final : public PageCache {
   std::vector<uint32_t> unused_marks_;
   IndexedHeap waited_for_;  // sessions, ordered by the end of their wait
   mutable std::vector<uint32_t> path_;
-  uint64_t own_clock_ = 0;
-  uint64_t* clock_ = &own_clock_;  // the newest stamp
+  uint64_t clock_ = 0;  // the newest stamp
   uint64_t evicted_ = 0;
   uint32_t evictable_ = 0, evictable_copied_ = 0;
   uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;

@@ -54,10 +54,10 @@ void PrefixIndex::spilled(const Pin& pin, uint32_t first, std::span<const PageId
                   const bool unlocked = nodes_[id].locks == 1;
                   const bool moves = unlocked && i >= nodes_[id].gpu.size();
                   if (!moves) {
-                    disk_pool_->release(disk[next], *clock_);
+                    disk_pool_->release(disk[next], clock_);
                     continue;
                   }
-                  host_pool_->release(nodes_[id].host[i], *clock_);
+                  free_host_page(nodes_[id].host[i]);
                   set_host(id, i, disk[next]);
                 }
               });
@@ -66,7 +66,7 @@ void PrefixIndex::spilled(const Pin& pin, uint32_t first, std::span<const PageId
 }
 
 void PrefixIndex::spill_failed(const Pin& pin, std::span<const PageId> disk) {
-  for (const PageId page : disk) disk_pool_->release(page, *clock_);
+  for (const PageId page : disk) disk_pool_->release(page, clock_);
   release(pin, false);
 }
 

@@ -14,7 +14,8 @@ constexpr uint32_t kSpillsMax = 2;
 }  // namespace
 
 // A copy protects its path, and frees or takes pages of the other tier: the tiers take turns.
-bool TransferManager::start_copies_down(uint64_t reserved, bool offloads, std::vector<Command>* out) {
+bool TransferManager::start_copies_down(std::span<const uint64_t> reserved, bool offloads,
+                                        std::vector<Command>* out) {
   bool lost = false, changed = true;
   while (changed) {
     if (offloads) lost = start_offloads(reserved, out) || lost;
@@ -25,11 +26,11 @@ bool TransferManager::start_copies_down(uint64_t reserved, bool offloads, std::v
 }
 
 bool TransferManager::below_offload_target(uint32_t newly_taken) const {
-  return uint64_t{tiers_.gpu->pages_free()} + tiers_.index->pages_evictable_copied() + offloads_.pages <
+  return uint64_t{tiers_.room->pages_spare()} + offloads_.pages <
          uint64_t{limits_.offload_pages_target} + newly_taken;
 }
 
-bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* out) {
+bool TransferManager::start_offloads(std::span<const uint64_t> reserved, std::vector<Command>* out) {
   PrefixIndex& index = *tiers_.index;
   bool lost = false;
   while (!offloads_.barred && offloads_.live < kOffloadsMax && below_offload_target(0)) {
@@ -39,11 +40,13 @@ bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* ou
     using Offload = PrefixIndex::Offload;
     Offload answer = index.start_offload(limits_.batch_pages, &transfer.pin, &transfer.first,
                                          &transfer.source, &transfer.target);
-    if (answer == Offload::kStarted &&
-        reserved > uint64_t{tiers_.gpu->pages_free()} + index.pages_evictable()) {
+    transfer.numbers = transfer.target;
+    if (answer == Offload::kStarted && tiers_.watch != nullptr)
+      tiers_.watch->resolve(&transfer.source, &transfer.target);
+    if (answer == Offload::kStarted && !tiers_.room->covers(reserved)) {
       // Pages cannot be evicted while they are copied: reserved pages must remain available.
       // (Copies were dropped for it, so retrying at once might never end.)
-      index.offload_failed(transfer.pin, transfer.target);
+      index.offload_failed(transfer.pin, transfer.numbers);
       offloads_.barred = true;
       answer = Offload::kNothingToOffload;
     }
@@ -51,7 +54,9 @@ bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* ou
       undo(&transfer);
       if (answer == Offload::kNothingToOffload) return lost;
       lost = true;
-      tiers_.free_gpu(index.evict_uncopied_page());  // the oldest on either tier: not worth a copy
+      std::vector<PageId> oldest;  // on either tier: not worth a copy
+      tiers_.cache->evict_uncopied(&oldest);
+      for (const PageId page : oldest) tiers_.free_gpu(page);
       continue;
     }
     lost = true;  // pages being copied are unavailable meanwhile
@@ -62,7 +67,8 @@ bool TransferManager::start_offloads(uint64_t reserved, std::vector<Command>* ou
   return lost;
 }
 
-bool TransferManager::start_spills(uint64_t reserved, bool* changed, std::vector<Command>* out) {
+bool TransferManager::start_spills(std::span<const uint64_t> reserved, bool* changed,
+                                   std::vector<Command>* out) {
   PrefixIndex& index = *tiers_.index;
   bool lost = false;
   while (!spills_.barred && spills_.live < kSpillsMax &&
@@ -71,7 +77,7 @@ bool TransferManager::start_spills(uint64_t reserved, bool* changed, std::vector
     bool started = index.start_spill(limits_.batch_pages, &transfer.pin, &transfer.first, &transfer.source,
                                      &transfer.target);
     lost = lost || started;  // older pages may have been dropped to make room
-    if (started && reserved > uint64_t{tiers_.gpu->pages_free()} + index.pages_evictable()) {
+    if (started && !tiers_.room->covers(reserved)) {
       // The GPU pages above them cannot be evicted meanwhile: see start_offloads().
       index.spill_failed(transfer.pin, transfer.target);
       spills_.barred = true;
@@ -93,9 +99,10 @@ void TransferManager::settle_offload(const Transfer& transfer, bool arrived) {
   --offloads_.live;
   offloads_.pages -= static_cast<uint32_t>(transfer.source.size());
   if (arrived) {
-    tiers_.index->offloaded(transfer.pin, transfer.first, transfer.target);
+    if (tiers_.watch != nullptr) tiers_.watch->arrived(transfer.numbers, transfer.target);
+    tiers_.index->offloaded(transfer.pin, transfer.first, transfer.numbers);
   } else {
-    tiers_.index->offload_failed(transfer.pin, transfer.target);
+    tiers_.index->offload_failed(transfer.pin, transfer.numbers);
     offloads_.barred = true;
   }
 }

@@ -18,10 +18,10 @@ Transfer& TransferManager::open(TransferKind kind, Tier source, Tier target) {
   place->to_request = place->submitted = false;
   place->live = true;
   place->pin = {};
-  place->pinned_in = tiers_.index;
   place->first = 0;
   place->source.clear();
   place->target.clear();
+  place->numbers.clear();
   place->own.clear();
   place->waiting.clear();
   ++live_;
@@ -76,7 +76,6 @@ Transfer& TransferManager::receive(const Pin& cached, EngineId from, std::span<c
 Transfer& TransferManager::swap_out(const SharedPages& shared, std::vector<PageId>* own) {
   Transfer& transfer = open(TransferKind::kSwapOut, Tier::kGpu, Tier::kHost);
   transfer.pin = shared.pin;
-  transfer.pinned_in = shared.index;
   transfer.source = shared.copied;
   if (shared.copied.empty()) {
     transfer.source = shared.pages;
@@ -108,8 +107,10 @@ void TransferManager::submit(Transfer* transfer, std::vector<Command>* out) {
   KVT_CHECK(transfer->source.size() == transfer->target.size());
   transfer->submitted = true;
   if (transfer->target_tier == Tier::kGpu && transfer->own.empty()) transfer->own = transfer->target;
-  if (transfer->kind == TransferKind::kLoad && !transfer->to_request)
+  if (transfer->kind == TransferKind::kLoad && !transfer->to_request) {
+    if (transfer->numbers.empty()) transfer->numbers = transfer->target;
     tiers_.index->start_load(transfer->pin, transfer->first, raw(transfer->id));
+  }
   const std::span<const PageId> source = transfer->source, target = transfer->target;
   digest_->add(DecisionDigest::kTransfer, raw(transfer->id), transfer->kind, transfer->source_tier,
                transfer->target_tier, chained_all(source), chained_all(target));
@@ -188,7 +189,8 @@ void TransferManager::close(Transfer* transfer, bool arrived) {
 
 void TransferManager::settle_load(const Transfer& transfer, bool arrived) {
   if (arrived) {
-    tiers_.index->loaded(transfer.pin, transfer.first, transfer.target);
+    if (tiers_.watch != nullptr) tiers_.watch->arrived(transfer.numbers, transfer.target);
+    tiers_.index->loaded(transfer.pin, transfer.first, transfer.numbers);
   } else {
     tiers_.index->load_failed(transfer.pin, transfer.first);
     for (const PageId page : transfer.own) tiers_.free_gpu(page);
@@ -205,7 +207,7 @@ void TransferManager::settle_to_request(const Transfer& transfer, bool arrived) 
 void TransferManager::settle_swap_out(const Transfer& transfer, bool arrived) {
   for (auto page = transfer.own.rbegin(); page != transfer.own.rend(); ++page) tiers_.free_gpu(*page);
   pages_coming_ -= static_cast<uint32_t>(transfer.own.size());
-  transfer.pinned_in->release(transfer.pin, true);
+  tiers_.index->release(transfer.pin, true);
   --swaps_out_;
   if (arrived && !transfer.waiting.empty()) return;
   for (const PageId page : transfer.target) tiers_.free_host(page);

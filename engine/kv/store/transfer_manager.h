@@ -44,10 +44,11 @@ struct Transfer {
   bool to_request = false;  // kLoad
   bool submitted = false;   // false while steps in flight still write the pages (kSwapOut)
   bool live = false;
-  Pin pin;                           // pages of an index that it reads, or that precede those it copies
-  PrefixIndex* pinned_in = nullptr;  // that index; another than the tiers' for prefix checkpoints (kSwapOut)
-  uint32_t first = 0;                // position of the first page that it copies
+  Pin pin;             // pages of the index that it reads, or that precede those it copies
+  uint32_t first = 0;  // position of the first page that it copies
   std::vector<PageId> source, target;
+  // kLoad, kOffload: the numbers that the index has for the target (HoldWatch).
+  std::vector<PageId> numbers;
   // GPU pages that it owns: those that a swapped-out request gave away, or else its target. They are logical
   // where pages hold KV entries of positions far apart (mixed_precision_pool.h).
   std::vector<PageId> own;
@@ -56,9 +57,8 @@ struct Transfer {
   RequestId request{};
 };
 
-// Pages of a request that an index shares among requests and protects by a pin.
+// Pages of a request that the index shares among requests and protects by a pin.
 struct SharedPages {
-  PrefixIndex* index = nullptr;
   Pin pin;
   std::vector<PageId> pages;
   std::vector<PageId> copied{};  // the pages to copy, if these and the request's own are logical
@@ -68,7 +68,7 @@ struct SharedPages {
 struct CopyDownLimits {
   uint32_t offload_pages_target = 0;
   uint32_t spill_pages_target = 0;
-  uint32_t batch_pages = 0;
+  uint32_t batch_pages = 0;  // of the index, where a page may stand for several
 };
 
 class TransferManager {
@@ -82,7 +82,8 @@ class TransferManager {
   // caller unless it says otherwise, and is then submitted. A reference is valid until the next one.
 
   // Part of the prefix is on a lower tier. One tier at a time: pages on the disk come last on the path, and
-  // are loaded by a later transfer. REQUIRES: no load of it is in progress (Match::load).
+  // are loaded by a later transfer. Its source are numbers of the index, which the caller resolves
+  // (HoldWatch). REQUIRES: no load of it is in progress (Match::load).
   Transfer& load(const Match& match);
   // All pages of the prefix, from the index's host pages to GPU pages of the request's own.
   Transfer& fetch(const Pin& prefix);
@@ -108,8 +109,9 @@ class TransferManager {
   // evicting them later costs nothing.
 
   // Starts copies from each tier to the one below until no further one can start. `reserved`: GPU pages that
-  // must remain available. Returns whether cached pages were evicted or are unavailable during a copy.
-  bool start_copies_down(uint64_t reserved, bool offloads, std::vector<Command>* out);
+  // must remain available, by format. Returns whether cached pages were evicted or are unavailable during a
+  // copy.
+  bool start_copies_down(std::span<const uint64_t> reserved, bool offloads, std::vector<Command>* out);
   // Whether an offload is due once `newly_taken` more GPU pages are taken.
   bool below_offload_target(uint32_t newly_taken) const;
   // After a failed copy down, no further one starts until this.
@@ -152,8 +154,8 @@ class TransferManager {
   void settle_swap_in(const Transfer& transfer, bool arrived);
   void settle_offload(const Transfer& transfer, bool arrived);
   void settle_spill(const Transfer& transfer, bool arrived);
-  bool start_offloads(uint64_t reserved, std::vector<Command>* out);
-  bool start_spills(uint64_t reserved, bool* changed, std::vector<Command>* out);
+  bool start_offloads(std::span<const uint64_t> reserved, std::vector<Command>* out);
+  bool start_spills(std::span<const uint64_t> reserved, bool* changed, std::vector<Command>* out);
 
   const EngineId engine_;
   const PageTiers tiers_;

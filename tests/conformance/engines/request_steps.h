@@ -35,6 +35,7 @@ struct RequestSteps {
   std::vector<EntryStep> steps;  // since it last started anew
   std::vector<uint32_t> tokens;
   bool returned = false;  // from the host
+  bool reused = false;    // it began with a prefix checkpoint, whose steps are the first ones
 
   // After a preemption by recompute the first chunk holds outputs too; the prompt ends with it.
   uint32_t prompt() const {
@@ -49,7 +50,8 @@ struct RequestSteps {
 // Performs steps, and records them by request.
 class StepsByRequest final : public OutcomeSource {
  public:
-  StepsByRequest(const cpu::TokenIds* tokens, size_t vocab) : tokens_(*tokens), vocab_(vocab) {}
+  StepsByRequest(const cpu::TokenIds* tokens, size_t vocab, size_t page_tokens)
+      : tokens_(*tokens), vocab_(vocab), page_tokens_(page_tokens) {}
   void use(TestedEngine* engine) { engine_ = engine; }
   void retains(RequestId request, uint32_t head, std::span<const uint32_t> positions) {
     retained_[request][head].assign(positions.begin(), positions.end());
@@ -67,17 +69,44 @@ class StepsByRequest final : public OutcomeSource {
       step.logits.assign(first, first + static_cast<ptrdiff_t>(vocab_));
     }
     CHECK(sample * vocab_ == logits.size());
+    for (const PrefixCheckpoint& one : launch.prefix_checkpoints)
+      prefix_checkpoints_[one.prefix_checkpoint] = requests.at(launch.entries[one.entry].request);
   }
-  void notify(const Command& command) override { engine_->notify(command); }
+  void notify(const Command& command) override {
+    const auto* transfer = std::get_if<StartTransfer>(&command);
+    if (transfer != nullptr) ++transfers[transfer->kind];
+    engine_->notify(command);
+  }
 
   std::map<RequestId, RequestSteps> requests;
+  std::map<TransferKind, uint64_t> transfers;
 
  private:
+  // What a request has that begins with the prefix checkpoint.
+  RequestSteps after(uint32_t prefix_checkpoint, RequestId request) const {
+    RequestSteps out = prefix_checkpoints_.at(prefix_checkpoint);
+    out.returned = false, out.reused = true;
+    for (EntryStep& step : out.steps) step.entry.request = request, step.entry.samples = false;
+    return out;
+  }
+  // Pages that the entry allocates for copies of a prefix checkpoint's, by group. Alone, a request writes on.
+  static std::map<uint32_t, uint32_t> copies_of(const PrefixHit& hit, size_t page_tokens) {
+    std::map<uint32_t, uint32_t> out;
+    for (uint32_t g = 0; g < hit.kv_entries.size(); ++g)
+      out[g] = static_cast<uint32_t>(div_ceil<size_t>(hit.kv_entries[g], page_tokens)) - hit.shared[g];
+    return out;
+  }
   EntryStep& record(const LaunchStep& launch, uint32_t offset, uint32_t index) {
     PlanEntry entry = launch.entries[index];
     entry.context += offset, entry.first = entry.first && offset == 0;
     RequestSteps& of_request = requests[entry.request];
     if (entry.first && !entry.swapped_in) of_request = {};
+    std::map<uint32_t, uint32_t> copies;
+    for (const PrefixHit& hit : launch.prefix_hits) {
+      if (hit.request != entry.request || offset > 0 || entry.swapped_in || hit.kv_entries.empty()) continue;
+      if (entry.first) of_request = after(hit.prefix_checkpoint, entry.request);
+      copies = copies_of(hit, page_tokens_);
+    }
     of_request.returned = of_request.returned || (entry.first && entry.swapped_in);
     entry.first = of_request.steps.empty(), entry.swapped_in = false;
     for (auto p = static_cast<uint32_t>(of_request.tokens.size()); p < entry.context + entry.stored(); ++p)
@@ -85,7 +114,12 @@ class StepsByRequest final : public OutcomeSource {
     EntryStep& step = of_request.steps.emplace_back();
     step.entry = entry;
     for (const PageAllocation& one : launch.allocations) {
-      if (one.offset == offset && one.entry == index) step.allocations.push_back(one);
+      if (one.offset != offset || one.entry != index) continue;
+      if (copies[one.group] > 0) {
+        --copies[one.group];
+      } else {
+        step.allocations.push_back(one);
+      }
     }
     for (const FormatRun& run : launch.formats) {
       if (run.entry == index) step.formats.push_back({0, run.count, run.four});
@@ -104,9 +138,10 @@ class StepsByRequest final : public OutcomeSource {
   }
 
   const cpu::TokenIds& tokens_;
-  const size_t vocab_;
+  const size_t vocab_, page_tokens_;
   TestedEngine* engine_ = nullptr;
-  std::map<RequestId, Retained> retained_;  // of the step
+  std::map<uint32_t, RequestSteps> prefix_checkpoints_;  // by number
+  std::map<RequestId, Retained> retained_;               // of the step
 };
 
 }  // namespace kvtwin::testing

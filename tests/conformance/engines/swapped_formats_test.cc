@@ -1,11 +1,20 @@
-// Conformance of engines that keep KV entries in two formats, in whole runs on few pages: a request that was
-// swapped out to the host and returned computes what it computes alone, without ever leaving the GPU. The CPU
-// engine repeats its entries, one request at a time, in pages of the formats that it had.
+// Conformance of engines that keep KV entries in two formats, in whole runs on few pages:
+//   * a request that was swapped out to the host and returned computes what it computes alone, without ever
+//     leaving the GPU. The CPU engine repeats its entries, one request at a time, in pages of the formats
+//     that it had;
+//   * a request that begins with a prefix from the host computes what it computes on an engine that performs
+//     the same steps and has so many pages that none is overwritten or copied.
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "engine/cpu/packed/mixed_precision_cache.h"
 #include "tests/conformance/engines/definition.h"
@@ -133,7 +142,7 @@ void check_swapped_formats(const LlmSpec& llm, uint64_t seed, ComparedFormats* o
                        .output_tokens_max = 60,
                        .roles = true});
   cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
-  StepsByRequest recorded(&tokens, llm.vocab);
+  StepsByRequest recorded(&tokens, llm.vocab, config.page_tokens);
   const bool concurrent_copies = tested_kind().concurrent_copies && seed % 2 == 1;
   const std::unique_ptr<TestedEngine> engine = model->mixed_precision(config, concurrent_copies, &tokens);
   recorded.use(engine.get());
@@ -148,6 +157,122 @@ void check_swapped_formats(const LlmSpec& llm, uint64_t seed, ComparedFormats* o
   CHECK(end.idle);
   CHECK(client.content());
   compare_formats(config, weights, recorded, out);
+}
+
+// The steps of another engine, on pages that are never used twice: instead of a copy of a page, its requests
+// find the page itself.
+class OnOwnPages {
+ public:
+  OnOwnPages(std::unique_ptr<TestedEngine> engine, const CoreConfig& core, uint32_t pages_int2)
+      : engine_(std::move(engine)), pages_int2_(core.pages_int2), next_{0, pages_int2} {}
+
+  std::vector<float> step(const LaunchStep& launch, uint32_t offset) {
+    if (offset == 0) translate(launch);
+    LaunchStep own = launch;
+    own.allocations = allocations_, own.prefix_hits = hits_;
+    DataOutcomes values;
+    engine_->step(own, offset, &values);
+    return engine_->logits();
+  }
+  void notify(const Command& command) {
+    const auto* transfer = std::get_if<StartTransfer>(&command);
+    if (transfer == nullptr) return engine_->notify(command);
+    for (size_t i = 0; i < transfer->source.size(); ++i)
+      at_[transfer->target[i]] = at_.at(transfer->source[i]);
+  }
+
+ private:
+  PageId fresh(PageId page) { return at_[page] = PageId{next_[raw(page) < pages_int2_ ? 0 : 1]++}; }
+  void translate(const LaunchStep& launch) {
+    allocations_.assign(launch.allocations.begin(), launch.allocations.end());
+    for (PageAllocation& one : allocations_) one.page = fresh(one.page);
+    hits_.assign(launch.prefix_hits.begin(), launch.prefix_hits.end());
+    pages_.clear();
+    for (PrefixHit& hit : hits_) {
+      std::vector<PageId>& pages = pages_.emplace_back(hit.pages.begin(), hit.pages.end());
+      for (PageId& page : pages) page = page == kNoPage ? kNoPage : at_.at(page);
+      hit.pages = pages;
+    }
+  }
+
+  const std::unique_ptr<TestedEngine> engine_;
+  const uint32_t pages_int2_;  // of the other engine
+  uint32_t next_[2];
+  std::map<PageId, PageId> at_;
+  std::vector<PageAllocation> allocations_;
+  std::vector<PrefixHit> hits_;
+  std::deque<std::vector<PageId>> pages_;
+};
+
+// Performs every step on both.
+class OnBoth final : public OutcomeSource {
+ public:
+  OnBoth(TestedEngine* engine, OnOwnPages* other) : engine_(*engine), other_(*other) {}
+  void step(const LaunchStep& launch, uint32_t offset, DataOutcomes* values) override {
+    engine_.step(launch, offset, values);
+    const std::vector<float> got = engine_.logits(), expected = other_.step(launch, offset);
+    distance.add(got, expected);
+    if (tested_kind().exact) CHECK(got == expected);
+    for (const PrefixHit& hit : launch.prefix_hits) {
+      const auto from_host = [&](PageId page) { return loaded_.contains(page); };
+      hits += offset == 0 && std::any_of(hit.pages.begin(), hit.pages.end(), from_host);
+    }
+    for (const PageAllocation& one : launch.allocations) loaded_.erase(one.page);
+  }
+  void notify(const Command& command) override {
+    const auto* transfer = std::get_if<StartTransfer>(&command);
+    if (transfer != nullptr && transfer->kind == TransferKind::kLoad)
+      loaded_.insert(transfer->target.begin(), transfer->target.end());
+    engine_.notify(command), other_.notify(command);
+  }
+
+  Distance distance;
+  uint64_t hits = 0;  // that list pages from the host
+
+ private:
+  TestedEngine& engine_;
+  OnOwnPages& other_;
+  std::set<PageId> loaded_;
+};
+
+struct Offloaded {
+  uint64_t hits = 0;
+  Distance distance;
+};
+
+void check_offloaded_formats(const LlmSpec& llm, uint64_t seed, Offloaded* out) {
+  CAPTURE(seed);
+  const ModelWeights weights = ModelWeights::random(llm, seed);
+  const std::unique_ptr<TestedModel> model = tested_model(weights);
+  CoreConfig config = short_of_pages_in_formats(seed);
+  config.prefix_cache = true;
+  config.policies.identity = "session";
+  config.pages_gpu = 20, config.pages_int2 = 8, config.offload_pages_target = 12;
+  if (seed % 3 != 0) config.preemption = PreemptionKind::kRecompute;
+  REQUIRE(!validate_core_config(config).has_value());
+  REQUIRE(!cannot_combine(config, tested_kind().computes).has_value());
+  ScriptClient client({.seed = seed,
+                       .sessions = 6,
+                       .requests_per_session = 4,
+                       .unit_tokens = config.unit_tokens,
+                       .prompt_tokens_max = 120,
+                       .output_tokens_max = 20,
+                       .roles = true});
+  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
+  CoreConfig large = config;
+  large.pages_gpu = 1'600, large.pages_int2 = 800;
+  const std::unique_ptr<TestedEngine> engine = model->mixed_precision(config, false, &tokens);
+  OnOwnPages other(model->mixed_precision(large, false, &tokens), config, large.pages_int2);
+  OnBoth both(engine.get(), &other);
+  cpu::CpuBackend backend({.steps_in_flight_max = {config.steps_in_flight_max}}, &both, drawn_times(seed));
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {config};
+  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
+  CHECK(end.idle);
+  CHECK(client.content());
+  out->hits += both.hits;
+  out->distance.differences += both.distance.differences, out->distance.sizes += both.distance.sizes;
 }
 
 }  // namespace
@@ -167,5 +292,16 @@ TEST_CASE("X-9 swap: requests with KV entries in two formats compute the same af
     CHECK(compared.low_bit > 500);
     // A number near the midpoint of two codes may get the other one.
     if (!tested_kind().exact) CHECK(returned < tolerance(llm) + 0.5 * formats);
+  }
+}
+
+TEST_CASE("X-9 prefixes: requests that begin with a prefix of two formats from the host compute the same") {
+  for (const LlmSpec& model : tested_kind().compressed_models) {
+    const LlmSpec llm = packable(model);
+    Offloaded offloaded;
+    for (uint64_t seed = 1; seed <= 6; ++seed) check_offloaded_formats(llm, seed, &offloaded);
+    MESSAGE(offloaded.hits << " prefixes from the host; relative error " << offloaded.distance.relative());
+    CHECK(offloaded.hits > 8);
+    CHECK(offloaded.distance.relative() <= tolerance(llm, "triaxial"));
   }
 }

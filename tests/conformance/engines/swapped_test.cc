@@ -6,95 +6,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "engine/cpu/compression/compressed_cache.h"
-#include "tests/conformance/engines/request_steps.h"
+#include "tests/conformance/engines/alone.h"
 #include "tests/unit/cpu_compression/swapped_methods.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
-
-// The CPU engine, on which one request runs alone, on pages that are never used twice.
-class Alone {
- public:
-  Alone(const CompressedSetup& setup, const ModelWeights& weights, RequestId request,
-        const RequestSteps& of_request)
-      : request_(request) {
-    tokens_.give(request, of_request.tokens, of_request.prompt());
-    CoreConfig core = setup.core;
-    core.pages_gpu = 1;
-    for (const EntryStep& step : of_request.steps)
-      core.pages_gpu += static_cast<uint32_t>(step.allocations.size());
-    cpu::CompressedConfig config{.core = core, .score = setup.score, .seed = kScorerSeed};
-    if (!tested_kind().exact) {
-      config.force_outcomes = [this](RequestId, uint32_t head) {
-        return std::span<const uint32_t>(forced_->at(head));
-      };
-    }
-    auto cache = cpu::CompressedCache::make(config, {core.page_tokens, core.pages_gpu, 0, true}, &weights);
-    REQUIRE(cache);
-    cache_ = cache->get();
-    engine_.emplace(cpu::CpuEngineConfig{}, &weights, &tokens_, std::move(*cache));
-  }
-
-  // The logits of the step's sample.
-  std::vector<float> run(EntryStep step) {
-    std::vector<PageAllocation> allocations;
-    for (const PageAllocation& one : step.allocations)
-      allocations.push_back({0, 0, PageId{pages_++}, one.group});
-    LaunchStep launch;
-    launch.entries = {&step.entry, 1}, launch.allocations = allocations;
-    if (step.pass.has_value()) step.pass->entry = 0, launch.passes = {&*step.pass, 1};
-    if (step.compression.has_value()) {
-      Compression& compression = *step.compression;
-      compression.entry = 0, compression.forced = step.forced, compression.keep = step.keep;
-      launch.compressions = {&compression, 1};
-    }
-    forced_ = &step.retained;
-    DataOutcomes values;
-    engine_->step(launch, 0, &values);
-    for (const auto& [head, positions] : step.retained) {
-      const std::span<const uint32_t> own = cache_->positions(request_, head);
-      CHECK(std::equal(own.begin(), own.end(), positions.begin(), positions.end()));
-    }
-    return {engine_->logits().begin(), engine_->logits().end()};
-  }
-
- private:
-  const RequestId request_;
-  GivenTokens tokens_;
-  const Retained* forced_ = nullptr;
-  const cpu::CompressedCache* cache_ = nullptr;
-  std::optional<cpu::CpuEngine> engine_;
-  uint32_t pages_ = 0;
-};
-
-struct Compared {
-  uint64_t requests = 0, returned = 0, compressions = 0;
-  double worst = 0;
-};
-
-void compare(const CompressedSetup& setup, const ModelWeights& weights, const StepsByRequest& recorded,
-             Compared* out) {
-  const double most = tolerance(weights.llm(), setup.core.policies.precision);
-  for (const auto& [request, of_request] : recorded.requests) {
-    CAPTURE(raw(request));
-    Alone alone(setup, weights, request, of_request);
-    for (const EntryStep& step : of_request.steps) {
-      CAPTURE(step.entry.context);
-      const std::vector<float> expected = alone.run(step);
-      out->compressions += step.compression.has_value();
-      if (!step.entry.samples) continue;
-      const double error = relative_error(step.logits, expected);
-      CHECK(error <= most);
-      out->worst = std::max(out->worst, error);
-    }
-    ++out->requests, out->returned += of_request.returned;
-  }
-}
 
 // The method on pages for few requests, and a host tier.
 CoreConfig short_of_pages(const Method& method, const LlmSpec& llm, uint64_t seed) {
@@ -126,7 +45,7 @@ void check_swapped(const Method& method, uint64_t seed, Compared* out) {
                        .prompt_tokens_max = kind.exact ? 60u : 150u,
                        .output_tokens_max = 40});
   cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
-  StepsByRequest recorded(&tokens, llm.vocab);
+  StepsByRequest recorded(&tokens, llm.vocab, config.page_tokens);
   CompressedSetup setup{.core = config, .score = score_of(config)};
   setup.concurrent_copies = kind.concurrent_copies && seed % 2 == 1;
   setup.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {

@@ -60,6 +60,12 @@ constexpr uint64_t kCheckpointRoomSeeds = 11'000'000;
 // From this seed on, preempted requests whose KV entries are in two formats are swapped out to the host.
 constexpr uint64_t kFormatSwapSeeds = 12'000'000;
 
+// From this seed on, compressed prefixes are copied to a host tier.
+constexpr uint64_t kCheckpointHostSeeds = 13'000'000;
+
+// From this seed on, cached prefixes in two formats are copied to a host tier.
+constexpr uint64_t kFormatHostSeeds = 14'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

@@ -28,6 +28,8 @@ constexpr uint64_t kFamilies[] = {
     kPassSeeds,
     kCheckpointRoomSeeds,
     kFormatSwapSeeds,
+    kCheckpointHostSeeds,
+    kFormatHostSeeds,
 };
 
 std::string line_of(uint64_t first) {

@@ -108,6 +108,26 @@ Probes prefix_checkpoint_probes() {
        "no page free and none to evict", "cancelled while it ran", "end-of-sequence ended coalesced steps"});
 }
 
+Probes checkpoint_host_probes() {
+  return named(
+      {"an offload arrived", "an offload failed", "a load arrived", "a load failed", "two loads at once",
+       "cancelled during a load, before its first step", "a load while a step was in flight",
+       "a prefix in pages from the host was reused", "a prefix checkpoint with counts from the backend",
+       "a request continued after its own prefix checkpoint",
+       "a preempted request started with a prefix checkpoint", "a prefix checkpoint's number was reused",
+       "a request was swapped out", "a staged chunk", "a request was preempted twice",
+       "the host tier is full", "coalesced steps got pages in advance", "no page free and none to evict"});
+}
+
+Probes format_host_probes() {
+  return named({"an offload arrived", "an offload failed", "a load arrived", "a load failed",
+                "two loads at once", "cancelled during a load, before its first step",
+                "a prefix in pages of two formats was reused", "a prefix in pages from the host was reused",
+                "a prefix was requantised", "a request was swapped out", "a request was preempted twice",
+                "the host tier is full", "coalesced steps got pages in advance",
+                "no page free and none to evict"});
+}
+
 Probes eviction_probes() {
   return named({"a request was preempted", "a load arrived", "a prefix from another session",
                 "a request was handed over", "no page free and none to evict"});
@@ -161,6 +181,8 @@ Probes plain_probes() {
 }  // namespace
 
 Probes all_probes(uint64_t last) {
+  if (last >= kFormatHostSeeds) return format_host_probes();
+  if (last >= kCheckpointHostSeeds) return checkpoint_host_probes();
   if (last >= kFormatSwapSeeds) return format_swap_probes();
   if (last >= kCheckpointRoomSeeds) return prefix_checkpoint_probes();
   if (last >= kPassSeeds) return pass_probes();

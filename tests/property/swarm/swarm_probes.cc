@@ -128,6 +128,7 @@ void ProbeObserver::notify(const LaunchStep& c) {
   if (!c.passes.empty()) saw_passes(c, engine);
   saw_formats(c);
   saw_prefix_checkpoints(c, &engine);
+  saw_loaded(c, &engine);
   if (configs_[raw(c.engine)].policies.placement == "resident") saw_host_copies(c, &engine);
   const bool tagged = configs_[raw(c.engine)].policies.precision == "triaxial";
   std::set<PageId> now;
@@ -216,6 +217,15 @@ void ProbeObserver::saw_prefix_checkpoints(const LaunchStep& c, Engine* engine) 
   }
 }
 
+void ProbeObserver::saw_loaded(const LaunchStep& c, Engine* engine) {
+  for (const PrefixHit& prefix_hit : c.prefix_hits) {
+    const auto loaded = [&](PageId page) { return engine->loaded.contains(page); };
+    if (std::any_of(prefix_hit.pages.begin(), prefix_hit.pages.end(), loaded))
+      hit("a prefix in pages from the host was reused");
+  }
+  for (const PageAllocation& allocation : c.allocations) engine->loaded.erase(allocation.page);
+}
+
 void ProbeObserver::saw_formats(const LaunchStep& c) {
   const CoreConfig& config = configs_[raw(c.engine)];
   if (config.policies.precision != "triaxial") return;
@@ -302,6 +312,7 @@ void ProbeObserver::notify(const StartTransfer& c) {
   if (c.kind == TransferKind::kLoad && recalling(engine)) hit("two loads at once");
   if (c.kind == TransferKind::kLoad && engine.launched > engine.done)
     hit("a load while a step was in flight");
+  if (c.kind == TransferKind::kLoad) engine.loaded.insert(c.target.begin(), c.target.end());
   if (c.kind == TransferKind::kSwapOut) {
     hit("a request was swapped out");
     if (engine.launched > engine.done) hit("a swap-out while a step was in flight");
@@ -309,6 +320,7 @@ void ProbeObserver::notify(const StartTransfer& c) {
   if (c.kind == TransferKind::kSwapIn) {
     hit("pages of a request were swapped in");
     engine.returned.insert(c.target.begin(), c.target.end());
+    for (const PageId page : c.target) engine.loaded.erase(page);
   }
   if (c.kind != TransferKind::kReceive) check_tiers(c, configs_[raw(c.engine)]);
   engine.transfers[c.transfer] = c.kind;

@@ -45,6 +45,7 @@ class ProbeObserver final : public Observer {
     std::map<uint32_t, SessionId> prefix_checkpoints;  // by number: session of its request
     std::set<PageId> host_copies;                      // host pages that a request has started with
     std::set<PageId> returned;                         // GPU pages that were swapped in
+    std::set<PageId> loaded;                           // GPU pages that were loaded, and not allocated since
     std::set<RequestId> unanswered;                    // requests whose counts the backend has not reported
 
     void forget(TransferId transfer) {
@@ -67,6 +68,7 @@ class ProbeObserver final : public Observer {
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_passes(const LaunchStep& command, const Engine& engine);
   void saw_formats(const LaunchStep& command);
+  void saw_loaded(const LaunchStep& command, Engine* engine);
   void saw_host_copies(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_prefix_checkpoints(const LaunchStep& command, Engine* engine);

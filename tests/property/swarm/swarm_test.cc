@@ -114,6 +114,24 @@ TEST_CASE("Q-3 X-3 X-6 swarm: preempted requests with KV entries of two formats 
   }
 }
 
+TEST_CASE("X-3 X-4 X-5 swarm: compressed prefixes on a host tier") {
+  Probes probes = all_probes(kCheckpointHostSeeds);
+  for (uint64_t seed = kCheckpointHostSeeds; seed < kCheckpointHostSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
+TEST_CASE("Q-3 X-3 X-4 X-5 swarm: cached prefixes with KV entries of two formats on a host tier") {
+  Probes probes = all_probes(kFormatHostSeeds);
+  for (uint64_t seed = kFormatHostSeeds; seed < kFormatHostSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 // Every request is served once, a page is reused only after its transfer ended (PageChecker knows the
 // content of each), a source is released once, and routers decide the same under any coalescing.
 TEST_CASE("X-3 X-4 swarm: different engines, separated prefill and decode, all routers") {

@@ -112,6 +112,7 @@ CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm) {
   core.step_tokens_max = setting.step_tokens_max;
   core.requests_max = setting.requests_max;
   core.steps_in_flight_max = setting.in_flight;
+  core.capture_sizes = setting.capture_sizes;
   core.prefix_cache = setting.prefix_cache;
   core.policies.identity = setting.identity;
   core.policies.retrieval = setting.retrieval;

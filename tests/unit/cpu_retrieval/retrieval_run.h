@@ -59,6 +59,7 @@ struct RetrievalSetting {
   uint32_t page_tokens = 8;
   uint32_t pages_gpu = 400, pages_host = 400;
   uint32_t step_tokens_max = 64, requests_max = 8, in_flight = 1;
+  std::vector<uint32_t> capture_sizes{};
   uint64_t seed = 1;    // of tokens and times
   uint64_t delays = 0;  // seed of the copies' delays; 0: none
   cpu::RetrievalWitness* witness = nullptr;

@@ -1,7 +1,6 @@
 // Compressed prefixes on the GPU: requests that continue from a prefix checkpoint, or from their own, compute
 // what the CPU engine computes with the same retained KV entries.
 
-#include "engine/methods/scorer_traits.h"
 #include "tests/unit/cpu_compression/sharing_methods.h"
 #include "tests/unit/cuda_engine/compress_both.h"
 
@@ -19,9 +18,6 @@ SharingMethod packed_as(const char* precision, SharingMethod of) {
 const std::vector<SharingMethod>& methods() {
   static const std::vector<SharingMethod> all = [] {
     std::vector<SharingMethod> out = sharing_methods();
-    std::erase_if(out, [](const SharingMethod& one) {  // refused on CUDA
-      return scorer_traits(one.method.scorer).repeats;
-    });
     out.push_back(packed_as("int4", out[1]));
     out.push_back(packed_as("fp8", out[4]));
     return out;

@@ -40,6 +40,7 @@ const std::vector<Method>& methods() {
       {"judge_q", "ada", "ragged", 1},
       {"judge_q", "uniform", "page_mask"},
       {"kvzip", "top_across_layers", "ragged", 1},
+      {"kvzip", "top_per_layer", "ragged", 2, Clustering::kAdjacent, CompressionTrigger::kChunkEnd},
       {"kvzip", "ratio", "compact_rerotate"},
       {"expected_attention", "ratio", "compact"},
       {"critical_kv", "ada", "ragged", 1},

@@ -59,17 +59,20 @@ ListTexts possible_lists(RetrievalKind kind, bool speculation) {
 }
 
 // Of every step of a method that drops KV entries.
-ListTexts possible_drops(bool state, bool moves) {
+ListTexts possible_drops(bool state, bool moves, bool wraps, bool before) {
   ListTexts out;
-  for (uint32_t bits = 1; bits < 1024; ++bits) {
+  for (uint32_t bits = 1; bits < 2048; ++bits) {
     const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    const uint32_t compressions = (bit(8) ? 1u : 0u) + (bit(9) ? 2u : 0u);
     const StepListSpec spec = dropping_list({bit(0), bit(1), bit(2)}, bit(3),
                                             {.plans_layers = bit(4),
                                              .copies = bit(5),
                                              .state = state,
                                              .captures = bit(6),
                                              .in_layers = bit(7),
-                                             .behind = (bit(8) ? 1u : 0u) + (bit(9) ? 2u : 0u),
+                                             .wraps = wraps && bit(10),
+                                             .before = before ? compressions : 0,
+                                             .behind = before ? 0 : compressions,
                                              .moves = moves});
     out.insert(list_step(spec).text());
   }
@@ -103,15 +106,23 @@ TEST_CASE("cuda: steps that drop KV entries start the operations of their lists"
   const struct {
     const char* name;
     Method method;
-    bool state, moves;
-  } rows[] = {{"snapkv", {"snapkv", "uniform", "compact"}, false, true},
-              {"intentkv", {"intent_rule", "uniform", "page_mask"}, false, false},
-              {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true}};
+    bool state, moves, wraps = false, before = false;
+  } rows[] = {
+      {"snapkv", {"snapkv", "uniform", "compact"}, false, true},
+      {"intentkv", {"intent_rule", "uniform", "page_mask"}, false, false},
+      {"tangram", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}, true, true},
+      {"streaming_llm", {"streaming_llm", "uniform", "ring"}, false, true, true},
+      {"turn_start",
+       {"intent_rule", "uniform", "page_mask", 0, Clustering::kAdjacent, CompressionTrigger::kTurnStart},
+       false,
+       false,
+       false,
+       true}};
   for (const auto& row : rows) {
     ExpectedOutcome what{.llm = llm, .config = cuda_config(row.method, llm), .seed = 2};
     ListTexts found;
     what.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
     run_both(what);
-    check_lists(found, possible_drops(row.state, row.moves), row.name);
+    check_lists(found, possible_drops(row.state, row.moves, row.wraps, row.before), row.name);
   }
 }

@@ -42,6 +42,7 @@ inline RetrievalSetting setting_of(const std::string& method, double tau, uint32
   RetrievalSetting setting;
   setting.retrieval = method;
   setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
+  setting.copies.copy = HostCopy::kKernel;
   RetrievalSpec& spec = setting.spec;
   spec = retrieval_defaults(kFreekv);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = layers_dense;
@@ -112,7 +113,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
-  config.graphs_max = graphs, config.issued = std::move(issued);
+  config.graphs_max = graphs, config.issued = std::move(issued), config.row_sizes = core.capture_sizes;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
     const RetrievalKind method = method_named(setting.retrieval);

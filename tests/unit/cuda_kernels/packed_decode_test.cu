@@ -28,9 +28,6 @@ void check(PackedProblem* p) {
   CHECK(error < kTolerance);
 }
 
-PackedDecodeShape fast(uint32_t dim, uint32_t group, uint32_t dequantized_page = 16) {
-  return {PackedLayout::kFast, dim, group, 128, {128, 128, dequantized_page}, 1, 0, 132};
-}
 PackedDecodeShape rows(uint32_t dim, uint32_t group, uint32_t scale_group, uint32_t page2, uint32_t page4,
                        uint32_t page8) {
   return {PackedLayout::kRows, dim, group, scale_group, {page2, page4, page8}, 1, 0, 132};
@@ -56,18 +53,6 @@ std::vector<PartTokens> edges(const std::vector<uint32_t>& lengths) {
     out.push_back(mix);
   }
   return out;
-}
-
-TEST_CASE("Q-2 fast layout: every head size and group") {
-  for (const uint32_t dim : {64u, 128u}) {
-    for (const uint32_t group : {1u, 3u, 4u, 5u, 8u}) {
-      CAPTURE(dim);
-      CAPTURE(group);
-      PackedProblem p(fast(dim, group, dim == 64 ? 32 : 16), edges({1, 63, 64, 65, 128, 129, 300, 1000}),
-                      dim + group);
-      check(&p);
-    }
-  }
 }
 
 TEST_CASE("Q-2 row layouts: every group of scales, head size, page and group of heads") {
@@ -151,23 +136,20 @@ TEST_CASE(
   const std::vector<PartTokens> tokens = {{1280, 700, 3}, {3, 0, 0},   {0, 0, 0},
                                           {0, 0, 0},      {0, 777, 0}, {2560, 40, 0}};
   for (const uint32_t ctas : {1u, 2u, 3u, 7u, 31u, 132u, 264u}) {
-    for (const bool is_fast : {true, false}) {
-      CAPTURE(ctas);
-      CAPTURE(is_fast);
-      PackedDecodeShape shape = is_fast ? fast(128, 4) : rows(128, 4, 32, 32, 32, 32);
-      shape.ctas = ctas;
-      PackedProblem p(shape, tokens, ctas);
-      check(&p);
-      const auto first = p.out.read();
-      // Parts of the previous launch must not be used for parts that have not arrived yet.
-      const size_t counters = device::parts_offset(p.shape.sequences);
-      for (int again = 0; again < 2; ++again) {
-        KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));
-        KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
-        KVT_CUDA(packed_decode(p.shape, p.args, nullptr));
-        const auto second = p.out.read();
-        CHECK(std::memcmp(first.data(), second.data(), first.size() * 2) == 0);
-      }
+    CAPTURE(ctas);
+    PackedDecodeShape shape = rows(128, 4, 32, 32, 32, 32);
+    shape.ctas = ctas;
+    PackedProblem p(shape, tokens, ctas);
+    check(&p);
+    const auto first = p.out.read();
+    // Parts of the previous launch must not be used for parts that have not arrived yet.
+    const size_t counters = device::parts_offset(p.shape.sequences);
+    for (int again = 0; again < 2; ++again) {
+      KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));
+      KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
+      KVT_CUDA(packed_decode(p.shape, p.args, nullptr));
+      const auto second = p.out.read();
+      CHECK(std::memcmp(first.data(), second.data(), first.size() * 2) == 0);
     }
   }
 }
@@ -178,11 +160,10 @@ TEST_CASE("packed decode: pages of several heads, each in its column") {
     for (const PartTokens& each : {PartTokens{128, 70, 5}, {0, 1, 0}, {256, 256, 17}}) {
       tokens.insert(tokens.end(), heads, each);
     }
-    for (PackedDecodeShape shape : {fast(128, 4), rows(128, 4, 32, 64, 32, 16)}) {
-      shape.heads_per_page = heads;
-      PackedProblem p(shape, tokens, heads);
-      check(&p);
-    }
+    PackedDecodeShape shape = rows(128, 4, 32, 64, 32, 16);
+    shape.heads_per_page = heads;
+    PackedProblem p(shape, tokens, heads);
+    check(&p);
   }
 }
 
@@ -191,16 +172,12 @@ TEST_CASE("packed decode: one KV entry; no KV entries; more sequences than threa
        {std::vector<PartTokens>{{0, 1, 0}}, std::vector<PartTokens>{{0, 0, 0}},
         std::vector<PartTokens>(1500, {0, 5, 1}), std::vector<PartTokens>(2500, {0, 0, 0}),
         std::vector<PartTokens>{{0, 0, 1}, {0, 0, 0}, {1, 0, 0}}}) {
-    PackedProblem a(fast(64, 2), tokens, tokens.size()),
-        b(rows(64, 2, 32, 32, 16, 16), tokens, tokens.size());
-    check(&a);
-    check(&b);
+    PackedProblem p(rows(64, 2, 32, 32, 16, 16), tokens, tokens.size());
+    check(&p);
   }
 }
 
 TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") {
-  PackedProblem long_fast(fast(128, 4), {{12800, 6000, 100}}, 5);
-  check(&long_fast);
   PackedProblem long_rows(rows(128, 4, 32, 32, 32, 32), {{12800, 6000, 100}}, 6);
   check(&long_rows);
   std::mt19937 random(7);
@@ -209,7 +186,7 @@ TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") 
     for (PartTokens& each : tokens) {
       for (uint32_t& n : each) n = random() % 3 == 0 ? 0 : random() % (random() % 4 == 0 ? 2000 : 200);
     }
-    PackedDecodeShape shape = round % 2 == 0 ? fast(128, 4) : rows(128, 4, 32, 32, 32, 32);
+    PackedDecodeShape shape = rows(128, 4, 32, 32, 32, 32);
     shape.ctas = 1 + random() % 140;
     PackedProblem p(shape, tokens, static_cast<uint64_t>(round));
     check(&p);
@@ -220,7 +197,7 @@ TEST_CASE(
     "packed decode: dropped KV entries are not read, in any format; with all dropped the result is zero") {
   for (const uint32_t dropped_tokens : {1u, 4u, 7u, 8u}) {
     CAPTURE(dropped_tokens);
-    for (PackedDecodeShape shape : {fast(128, 4), fast(64, 8, 32), rows(128, 4, 32, 32, 16, 16),
+    for (PackedDecodeShape shape : {rows(128, 4, 32, 32, 16, 16), rows(64, 8, 32, 32, 32, 32),
                                     rows(128, 3, 128, 128, 128, 128), rows(64, 4, 64, 128, 64, 128)}) {
       shape.heads_per_page = dropped_tokens == 4 ? 2 : 1;
       std::vector<PartTokens> tokens;
@@ -233,12 +210,10 @@ TEST_CASE(
 }
 
 TEST_CASE("packed decode: values of any size, although weights times scales are computed in fp16") {
-  for (const float size : {1e-3f, 1.f, 30.f, 1000.f, 20000.f}) {
+  for (const float size : {1e-3f, 1.f, 30.f, 200.f}) {
     CAPTURE(size);
-    PackedProblem a(fast(128, 4), edges({1, 64, 200, 1000}), 3, size);
-    check(&a);
-    PackedProblem b(rows(128, 4, 32, 32, 32, 32), edges({1, 64, 200, 1000}), 3, std::min(size, 200.f));
-    check(&b);
+    PackedProblem p(rows(128, 4, 32, 32, 32, 32), edges({1, 64, 200, 1000}), 3, size);
+    check(&p);
   }
 }
 
@@ -258,7 +233,6 @@ TEST_CASE("packed decode: impossible shapes are refused") {
   refused([](PackedDecodeShape* s) { s->page_tokens[kPartInt4] = 48; });
   refused([](PackedDecodeShape* s) { s->page_tokens[kPartHighPrecision] = 0; });
   refused([](PackedDecodeShape* s) { s->ctas = 0; });
-  refused([](PackedDecodeShape* s) { s->layout = PackedLayout::kFast; });
 }
 
 }  // namespace

@@ -12,8 +12,6 @@
 #include "kernels/cache_ops/rope_append_cuda.h"
 #include "kernels/common/kv_block.cuh"
 #include "kernels/common/small_floats.h"
-#include "kernels/packed/packed_page.h"
-#include "kernels/quant/pack_pages.h"
 #include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
@@ -38,129 +36,6 @@ std::vector<uint32_t> shuffled(std::mt19937_64* random, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) out[i] = i;
   std::shuffle(out.begin(), out.end(), *random);
   return out;
-}
-
-// Groups without spread, on a grid (ties), beyond fp16, tiny, one outlier; and ordinary ones.
-Bits awkward_bits(std::mt19937_64* random, size_t count) {
-  Bits out = random_bits(random, count);
-  for (size_t i = 0; i < count; i += 64) {
-    const auto kind = (*random)() % 8;
-    for (size_t j = i; j < std::min(count, i + 64); ++j) {
-      if (kind == 0) out[j] = out[i];
-      if (kind == 1) out[j] = bf16(static_cast<float>(static_cast<int>((*random)() % 61)) * 0.25f);
-      if (kind == 2) out[j] = bf16(dequantized(out[j]) * 60000);
-      if (kind == 3) out[j] = bf16(dequantized(out[j]) * 1e-6f);
-      if (kind == 4 && j == i) out[j] = bf16(3000);
-      if (kind == 5 && j % 3 > 0) out[j] = j % 3 == 1 ? 0x8000 : 0;  // -0 and 0
-      if (kind == 6) out[j] = bf16(1000 + 4 * dequantized(out[j]));
-    }
-  }
-  return out;
-}
-
-struct PackProblem {
-  PackArgs args;
-  Bits pool;  // pages of [K, V][slot][channel], not swizzled
-  DeviceArray<PagePair> pages;
-  std::vector<PagePair> pairs;
-  uint32_t blocks = 0;
-
-  PackProblem(Format format, PageShape shape, uint32_t count, uint64_t seed) {
-    std::mt19937_64 random(seed);
-    args.format = format, args.shape = shape, args.count = count, blocks = count + 3;
-    pool = awkward_bits(&random, size_t{blocks} * 2 * shape.page_tokens * shape.head_dim);
-    const std::vector<uint32_t> from = shuffled(&random, blocks), to = shuffled(&random, blocks);
-    for (uint32_t i = 0; i < count; ++i) pairs.push_back({from[i], to[i]});
-    pages = DeviceArray<PagePair>(pairs);
-    args.pages = pages.get();
-  }
-  size_t numbers() const { return size_t{2} * args.shape.page_tokens * args.shape.head_dim; }
-  Bits swizzled(const Bits& plain) const {
-    const KvBlockShape block{args.shape.page_tokens, args.shape.head_dim};
-    Bits out(plain.size());
-    for (size_t i = 0; i < plain.size(); ++i) {
-      const size_t row = i / args.shape.head_dim, slot = row % args.shape.page_tokens;
-      const size_t base = (row - slot) * args.shape.head_dim;
-      out[base + block.at(static_cast<uint32_t>(slot), static_cast<uint32_t>(i % args.shape.head_dim))] =
-          plain[i];
-    }
-    return out;
-  }
-  std::vector<uint8_t> packed_by_definition() const {
-    const size_t bytes = page_bytes(args.format, args.shape), half = numbers() / 2;
-    std::vector<uint8_t> out(bytes * blocks, 0xa5);
-    for (const PagePair& pair : pairs) {
-      std::vector<float> kv_entries(numbers());
-      for (size_t i = 0; i < kv_entries.size(); ++i)
-        kv_entries[i] = dequantized(pool[pair.source * numbers() + i]);
-      kernels::pack_page(args.format, args.shape, std::span(kv_entries).first(half),
-                         std::span(kv_entries).last(half),
-                         std::span(out).subspan(pair.target * bytes, bytes));
-    }
-    return out;
-  }
-};
-
-TEST_CASE(
-    "Q-1 pack_pages and unpack_pages: the bytes of pack_page, and the numbers that unpack_page reads from "
-    "them") {
-  for (const Format format : {Format::kFp8, Format::kInt4, Format::kInt2}) {
-    for (const uint32_t page : {1u, 8u, 16u, 32u, 64u, 128u}) {
-      for (const uint32_t dim : {64u, 128u}) {
-        for (const uint32_t group : {32u, 64u, 128u}) {
-          const PageShape shape{page, dim, group};
-          if (!page_shape_is_possible(shape, format)) continue;
-          CAPTURE(format_name(format));
-          CAPTURE(page);
-          CAPTURE(dim);
-          CAPTURE(group);
-          PackProblem p(format, shape, 1 + 200 / page, page + dim + group);
-          const DeviceArray<uint16_t> pool(p.swizzled(p.pool));
-          const std::vector<uint8_t> want = p.packed_by_definition();
-          const DeviceArray<uint8_t> packed(std::vector<uint8_t>(want.size(), 0xa5));
-          KVT_CUDA(pack_pages(p.args, device(pool), packed.get(), nullptr));
-          CHECK(packed.read() == want);
-          // Unpacks to the source page.
-          std::vector<PagePair> back;
-          for (const PagePair& pair : p.pairs) back.push_back({pair.target, pair.source});
-          const DeviceArray<PagePair> back_pages(back);
-          p.args.pages = back_pages.get();
-          Bits plain(p.pool.size(), kPoison);
-          for (const PagePair& pair : back) {
-            std::vector<float> k(p.numbers() / 2), v(k.size());
-            const size_t bytes = page_bytes(format, shape);
-            kernels::unpack_page(format, shape, std::span(want).subspan(pair.source * bytes, bytes), page, k,
-                                 v);
-            for (size_t i = 0; i < k.size(); ++i) {
-              plain[pair.target * p.numbers() + i] = bf16(k[i]);
-              plain[pair.target * p.numbers() + k.size() + i] = bf16(v[i]);
-            }
-          }
-          const DeviceArray<uint16_t> dequantized_again(Bits(p.pool.size(), kPoison));
-          KVT_CUDA(unpack_pages(p.args, packed.get(), device(dequantized_again), nullptr));
-          CHECK(dequantized_again.read() == p.swizzled(plain));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("pack_pages: impossible formats and shapes are refused; an empty list does nothing") {
-  PackArgs args;
-  args.count = 1;
-  const auto refused = [&](Format format, PageShape shape) {
-    args.format = format, args.shape = shape;
-    return pack_pages(args, nullptr, nullptr, nullptr) == cudaErrorInvalidValue &&
-           unpack_pages(args, nullptr, nullptr, nullptr) == cudaErrorInvalidValue;
-  };
-  CHECK(refused(Format::kBf16, {32, 128, 32}));
-  CHECK(refused(Format::kFp4, {32, 128, 32}));
-  CHECK(refused(Format::kInt4, {32, 96, 32}));
-  CHECK(refused(Format::kInt4, {32, 128, 16}));
-  CHECK(refused(Format::kInt4, {12, 128, 32}));
-  CHECK(refused(Format::kInt2, {16, 128, 32}));
-  args.count = 0, args.format = Format::kInt4, args.shape = {32, 128, 32};
-  CHECK(pack_pages(args, nullptr, nullptr, nullptr) == cudaSuccess);
 }
 
 void check_summaries(uint32_t page, uint32_t dim, uint32_t count, uint32_t ctas, std::mt19937_64* random) {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "kernels/bench/decode_problem.cuh"
-#include "kernels/cache_ops/recall_pages.h"
+#include "kernels/cache_ops/copied_recall.h"
 #include "kernels/common/kv_block.cuh"
 #include "kernels/common/small_floats.h"
 #include "tests/support/gpu_main.h"
@@ -106,12 +106,13 @@ std::vector<RecallMove> random_moves(const RecallProblem& p, uint32_t count, std
   return out;
 }
 
-Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves) {
+// `skipped`: numbers at the beginning of a block that stay as they are.
+Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves, size_t skipped = 0) {
   Bits out(p.gpu.size(), kPoison);
   for (const RecallMove& move : moves) {
-    const size_t from = (size_t{move.page} * p.host.kv_heads + move.head) * p.block_numbers();
-    std::copy_n(p.gpu.begin() + static_cast<ptrdiff_t>(from), p.block_numbers(),
-                out.begin() + static_cast<ptrdiff_t>(move.block * p.block_numbers()));
+    const size_t from = (size_t{move.page} * p.host.kv_heads + move.head) * p.block_numbers() + skipped;
+    std::copy_n(p.gpu.begin() + static_cast<ptrdiff_t>(from), p.block_numbers() - skipped,
+                out.begin() + static_cast<ptrdiff_t>(move.block * p.block_numbers() + skipped));
   }
   return out;
 }
@@ -137,6 +138,11 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every requested byte, and no othe
         const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
         KVT_CUDA(recall_pages({p.host, device(pool), list.get(), many.get(), ctas}, nullptr));
         CHECK(pool.read() == want);
+        const DeviceArray<uint16_t> values(Bits(p.gpu.size(), kPoison));
+        RecallArgs args{p.host, device(values), list.get(), many.get(), ctas};
+        args.values_only = true;
+        KVT_CUDA(recall_pages(args, nullptr));
+        CHECK(values.read() == expected(p, moves, p.block_numbers() / 2));
         const DeviceArray<uint16_t> spread(Bits(p.gpu.size(), kPoison));
         KVT_CUDA(recall_pages({p.host, device(spread), list.get(), many.get(), 17 * ctas, true}, nullptr));
         CHECK(spread.read() == want);
@@ -145,13 +151,83 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every requested byte, and no othe
             recall_pages({p.host, device(burst), list.get(), many.get(), 17 * ctas, true, 3000}, nullptr));
         CHECK(burst.read() == want);
       }
+      for (const HostCopy copy : {HostCopy::kStrided, HostCopy::kEachPiece}) {
+        const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
+        cudaStream_t stream;  // batched copies need a stream other than the default
+        KVT_CUDA(cudaStreamCreate(&stream));
+        KVT_CUDA(copy_recalled(p.host, copy, device(pool), moves, stream));
+        KVT_CUDA(cudaStreamSynchronize(stream));
+        KVT_CUDA(cudaStreamDestroy(stream));
+        CHECK(pool.read() == want);
+      }
+    }
+  }
+}
+
+// Blocks of heads as pages in NHD.
+Bits as_nhd(const RecallProblem& p, const Bits& blocks) {
+  const HostPool& host = p.host;
+  const uint32_t rows = 2 * host.page_tokens, heads = host.kv_heads;
+  Bits out(blocks.size());
+  for (size_t row = 0; row < blocks.size() / host.head_dim; ++row) {
+    const size_t page = row / rows / heads, head = row / rows % heads, to = page * rows + row % rows;
+    std::copy_n(blocks.begin() + static_cast<ptrdiff_t>(row * host.head_dim), host.head_dim,
+                out.begin() + static_cast<ptrdiff_t>((to * heads + head) * host.head_dim));
+  }
+  return out;
+}
+
+// Streams, events and staging buffers, which hold other bytes before each recall.
+struct Streams {
+  StreamedRecall recall;
+  DeviceArray<uint16_t> staging;
+
+  Streams(const HostPool& host, uint32_t staged_max, uint32_t buffers)
+      : staging(Bits(2 * staged_max * host.head_numbers(), 0x1234)) {
+    recall.host = host, recall.staged_max = staged_max, recall.buffers = buffers;
+    for (uint32_t i = 0; i < 2; ++i) {
+      recall.staging[i] = device(staging) + i * staged_max * host.head_numbers();
+      KVT_CUDA(cudaStreamCreateWithFlags(&recall.streams[i], cudaStreamNonBlocking));
+    }
+    KVT_CUDA(cudaEventCreate(&recall.begun));
+    KVT_CUDA(cudaEventCreate(&recall.ended));
+  }
+  Streams(const Streams&) = delete;
+  ~Streams() {
+    for (const cudaStream_t stream : recall.streams) cudaStreamDestroy(stream);
+    cudaEventDestroy(recall.begun), cudaEventDestroy(recall.ended);
+  }
+};
+
+TEST_CASE(
+    "F-4 stream_recalled: one or two buffers, and either layout on the GPU, give every byte and no other") {
+  std::mt19937_64 random(9);
+  for (const HostPool& shape : shapes()) {
+    if (shape.layout != HostPageLayout::kHnd) continue;
+    CAPTURE(shape.page_tokens);
+    CAPTURE(shape.kv_heads);
+    CAPTURE(shape.head_dim);
+    RecallProblem p(shape, 24, random());
+    const PinnedBits pinned(p.out);
+    p.host.pages = pinned.get();
+    for (uint32_t row = 0; row < 12; ++row) {
+      const std::vector<RecallMove> moves = random_moves(p, row == 0 ? 0 : 150, &random);
+      std::vector<uint32_t> heads;
+      for (auto left = static_cast<uint32_t>(moves.size()); left > 0; left -= heads.back())
+        heads.push_back(1 + static_cast<uint32_t>(random() % std::min(left, 40u)));
+      RecallMove* list = nullptr;
+      KVT_CUDA(cudaMallocHost(&list, (moves.size() + 1) * sizeof *list));
+      std::copy(moves.begin(), moves.end(), list);
+      constexpr uint32_t kStaged[] = {1, 7, 64};
+      Streams streams(p.host, kStaged[row % 3], 1 + row / 3 % 2);
       const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
-      cudaStream_t stream;  // batched copies need a stream other than the default
-      KVT_CUDA(cudaStreamCreate(&stream));
-      KVT_CUDA(copy_recalled(p.host, device(pool), moves, stream));
-      KVT_CUDA(cudaStreamSynchronize(stream));
-      KVT_CUDA(cudaStreamDestroy(stream));
-      CHECK(pool.read() == want);
+      streams.recall.pool = device(pool);
+      streams.recall.pool_layout = row < 6 ? HostPageLayout::kHnd : HostPageLayout::kNhd;
+      KVT_CUDA(stream_recalled(streams.recall, list, heads));
+      KVT_CUDA(cudaStreamSynchronize(streams.recall.streams[0]));
+      const Bits want = expected(p, moves);
+      CHECK(pool.read() == (row < 6 ? want : as_nhd(p, want)));
+      KVT_CUDA(cudaFreeHost(list));
     }
   }
 }
@@ -184,6 +260,11 @@ TEST_CASE("recall refuses unsupported shapes") {
   CHECK(recall_pages({host, nullptr, nullptr, nullptr, 4}, nullptr) == cudaErrorInvalidValue);
   host.head_dim = 128;
   CHECK(recall_pages({host, nullptr, nullptr, nullptr, 0}, nullptr) == cudaErrorInvalidValue);
+  CHECK(copy_recalled(host, HostCopy::kKernel, nullptr, {}, nullptr) == cudaErrorInvalidValue);
+  StreamedRecall streamed{.host = host, .staged_max = 1};
+  CHECK(stream_recalled(streamed, nullptr, {}) == cudaSuccess);
+  streamed.host.layout = HostPageLayout::kNhd;
+  CHECK(stream_recalled(streamed, nullptr, {}) == cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/common/small_floats.h"
-#include "kernels/quant/pack_fast.h"
 #include "kernels/quant/pack_low_bit.h"
 #include "tests/unit/kernels/random_rows.h"
 
@@ -150,100 +149,6 @@ TEST_CASE("pack: the bytes are placed as docs/design/methods/triaxialkv.md#bytes
   CHECK(from_fp16(load_u16(&two[32 + 2])) == 5.0f);
 }
 
-TEST_CASE("pack: the fast layout holds every code once, and one word is one tensor-core operand") {
-  for (const Side side : {Side::kKey, Side::kValue}) {
-    for (const uint32_t bits : {2u, 4u}) {
-      for (const uint32_t head_dim : {64u, 128u}) {
-        std::set<std::pair<uint32_t, uint32_t>> places;
-        for (uint32_t t = 0; t < 128; ++t) {
-          for (uint32_t c = 0; c < head_dim; ++c) {
-            const FastPlace place = fast_place(side, bits, head_dim, t, c);
-            CHECK(place.word * 4 + place.shift / 8 < 128 * head_dim * bits / 8);
-            CHECK(place.shift % bits == 0);
-            places.insert({place.word, place.shift});
-          }
-        }
-        CHECK(places.size() == size_t{128} * head_dim);
-      }
-    }
-  }
-  // Lane 5 of the first tile holds rows 1 and 9, columns 2, 3, 10, 11.
-  const auto place = [](uint32_t row, uint32_t column) {
-    return fast_place(Side::kKey, 4, 128, row, column);
-  };
-  const uint32_t word = 5 * 4;
-  CHECK(place(1, 2).word == word);
-  CHECK(place(1, 2).shift == 0);
-  CHECK(place(1, 3).shift == 16);
-  CHECK(place(9, 2).shift == 4);
-  CHECK(place(1, 10).shift == 8);
-  CHECK(place(9, 11).shift == 28);
-  CHECK(place(9, 11).word == word);
-  CHECK(fast_place(Side::kKey, 4, 128, 1, 16 + 2).word == word + 1);    // the next tile along channels
-  CHECK(fast_place(Side::kKey, 4, 128, 1, 64 + 2).word == 128 + word);  // the fifth: the next vector
-  CHECK(fast_place(Side::kValue, 4, 128, 2, 1).word == word);           // values: rows are channels
-  CHECK(fast_place(Side::kKey, 2, 128, 1, 16 + 2).word == word);        // int2: two tiles in a word
-  CHECK(fast_place(Side::kKey, 2, 128, 1, 16 + 2).shift == 8);
-}
-
-// Reads as a warp does: 16 bytes per lane, masks and shifts, in the operand layout of mma.m16n8k16.
-TEST_CASE("pack: a warp that loads the fast layout holds the tiles of mma") {
-  const PageShape whole{128, 128, 128};
-  for (const uint32_t bits : {2u, 4u}) {
-    const auto rows = random_rows(bits + 40, 128 * 128);
-    std::vector<uint8_t> group(key_group_bytes(bits, whole)), record(record_bytes(bits, 128));
-    pack_key_group(rows, bits, whole, group);
-    pack_record(Side::kKey, bits, 128, rows, record);
-    const uint32_t tiles_per_word = bits == 4 ? 1 : 2, mask = bits == 4 ? 0xf : 0x3;
-    int problem = 0;
-    for (uint32_t tile = 0; tile < 64; ++tile) {
-      for (uint32_t lane = 0; lane < 32; ++lane) {
-        const uint32_t word_index = tile / tiles_per_word;
-        uint32_t word = 0;
-        std::memcpy(&word, &record[(word_index / 4 * 32 + lane) * 16 + word_index % 4 * 4], 4);
-        for (uint32_t reg = 0; reg < 4; ++reg) {
-          const uint32_t both = word >> ((tile % tiles_per_word * 4 + reg) * bits) & (mask | mask << 16);
-          const uint32_t token = tile / 8 * 16 + lane / 4 + reg % 2 * 8;
-          const uint32_t channel = tile % 8 * 16 + lane % 4 * 2 + reg / 2 * 8;
-          problem += (both & 0xffff) != key_code(group, bits, whole, token, channel);
-          problem += (both >> 16) != key_code(group, bits, whole, token, channel + 1);
-        }
-      }
-    }
-    CHECK(problem == 0);
-  }
-}
-
-TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes as docs/design/kernels.md#int2-int4") {
-  CHECK(record_bytes(4, 128) == 8704);
-  CHECK(record_bytes(2, 128) == 4608);
-  CHECK(value_record_bytes(4, 128) == 8704);
-  for (const uint32_t bits : {2u, 4u}) {
-    const auto rows = random_rows(bits, 128 * 128);
-    const PageShape whole{128, 128, 128};
-    // Keys equal the per-channel group layout with groups of 128 tokens. Values are packed per token, in one
-    // group.
-    std::vector<float> expected(rows.size()), got(rows.size());
-    std::vector<uint8_t> group(key_group_bytes(bits, whole)), record(record_bytes(bits, 128));
-    pack_key_group(rows, bits, whole, group);
-    unpack_key_group(group, bits, whole, expected);
-    pack_record(Side::kKey, bits, 128, rows, record);
-    unpack_record(Side::kKey, bits, 128, record, got);
-    CHECK(got == expected);
-    std::vector<uint8_t> token(token_bytes(bits == 2 ? Format::kInt2 : Format::kInt4, whole));
-    std::vector<uint8_t> values(value_record_bytes(bits, 128)), again(values.size());
-    pack_record(Side::kValue, bits, 128, rows, values);
-    unpack_record(Side::kValue, bits, 128, values, got);
-    for (uint32_t t = 0; t < 128; ++t) {
-      pack_token(std::span(rows).subspan(t * 128, 128), bits, whole, token);
-      unpack_token(token, bits, whole, std::span(expected).subspan(t * 128, 128));
-    }
-    CHECK(got == expected);
-    pack_record(Side::kValue, bits, 128, got, again);
-    CHECK(again == values);
-  }
-}
-
 TEST_CASE("Q-1 fp8 and fp4: the error is half a step of their scale, and packing again changes nothing") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const auto rows = random_rows(seed, 128, std::ldexp(1.0f, static_cast<int>(seed % 12) - 6));
@@ -301,7 +206,6 @@ TEST_CASE("pack: INT2 and INT4 capacity, from the layout: x4.32 at 65 % and x4.5
     CHECK(page_bytes(Format::kInt4, dequantized) == 128 * int4);
     CHECK(page_bytes(Format::kInt2, dequantized) == 128 * int2);
   }
-  CHECK(record_bytes(4, 128) + value_record_bytes(4, 128) == 128 * 136);
   CHECK(page_bytes(Format::kFp8, shape) == 32 * 256);
   CHECK(page_bytes(Format::kFp4, shape) == 32 * 144);
   CHECK(!page_shape_is_possible({16, 128, 32}, Format::kInt2));

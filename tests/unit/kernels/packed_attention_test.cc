@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/quant/pack.h"
-#include "kernels/quant/pack_fast.h"
 #include "kernels/quant/pack_low_bit.h"
 #include "tests/unit/kernels/random_rows.h"
 
@@ -31,7 +30,7 @@ struct Mix {
 
 using Bytes = std::vector<uint8_t>;
 
-Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageShape& s) {
+Bytes pack_rows(Rows rows, const std::vector<float>& x, const PageShape& s) {
   Bytes all;
   const auto each = [&](uint32_t kv_entries, size_t bytes, auto pack) {
     for (size_t at = 0; at < x.size(); at += size_t{kv_entries} * s.head_dim) {
@@ -39,11 +38,6 @@ Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageSha
       pack(std::span(x).subspan(at, size_t{kv_entries} * s.head_dim), std::span(piece));
       all.insert(all.end(), piece.begin(), piece.end());
     }
-  };
-  const Side side = keys ? Side::kKey : Side::kValue;
-  const auto record = [&](uint32_t bits) {
-    each(128, keys ? record_bytes(bits, s.head_dim) : value_record_bytes(bits, s.head_dim),
-         [&](auto in, auto out) { pack_record(side, bits, s.head_dim, in, out); });
   };
   if (rows == Rows::kFp8) each(1, s.head_dim, [&](auto in, auto out) { pack_fp8(in, 1, out); });
   if (rows == Rows::kFp4)
@@ -54,8 +48,6 @@ Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageSha
     each(1, token_bytes(Format::kInt2, s), [&](auto in, auto out) { pack_token(in, 2, s, out); });
   if (rows == Rows::kGroup2)
     each(s.group, key_group_bytes(2, s), [&](auto in, auto out) { pack_key_group(in, 2, s, out); });
-  if (rows == Rows::kFast4) record(4);
-  if (rows == Rows::kFast2) record(2);
   return all;
 }
 
@@ -63,8 +55,8 @@ Packed make_run(Rows k, Rows v, uint32_t kv_entries, uint64_t seed, const PageSh
   Packed packed;
   packed.k_exact = random_rows(seed, size_t{kv_entries} * s.head_dim);
   packed.v_exact = random_rows(seed + 1000, size_t{kv_entries} * s.head_dim);
-  packed.k = pack_rows(k, true, packed.k_exact, s);
-  packed.v = pack_rows(v, false, packed.v_exact, s);
+  packed.k = pack_rows(k, packed.k_exact, s);
+  packed.v = pack_rows(v, packed.v_exact, s);
   packed.run = {{k, k == Rows::kExact ? static_cast<const void*>(packed.k_exact.data()) : packed.k.data()},
                 {v, v == Rows::kExact ? static_cast<const void*>(packed.v_exact.data()) : packed.v.data()},
                 kv_entries};
@@ -124,11 +116,6 @@ TEST_CASE("Q-2 attention over packed runs equals the dequantised reference, for 
       {"int4 alone", {{Rows::kInt4, Rows::kInt4, 100}}, {32, 128, 32}},
       {"fp8", {{Rows::kFp8, Rows::kFp8, 77}}, {32, 128, 32}},
       {"fp4", {{Rows::kFp4, Rows::kFp4, 77}}, {32, 128, 32}},
-      {"fast int4 and int2",
-       {{Rows::kFast4, Rows::kFast4, 256},
-        {Rows::kFast2, Rows::kFast2, 128},
-        {Rows::kFast4, Rows::kFast2, 128}},
-       {128, 128, 128}},
       {"KIVI: packed, then keys packed and values exact, then exact",
        {{Rows::kGroup2, Rows::kInt2, 96},
         {Rows::kGroup2, Rows::kExact, 32},

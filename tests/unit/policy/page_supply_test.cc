@@ -31,6 +31,9 @@ class TestCache final : public PageCache {
       for (const uint32_t page : cached_.front().pages) pages->push_back(PageId{page});
     }
   }
+  uint32_t pages_spare() const override { return 0; }
+  bool covers(std::span<const uint64_t>) const override { return true; }
+  void evict_uncopied(std::vector<PageId>* pages) override { evict_pages(1, pages); }
 
  private:
   std::deque<Cached> cached_;

@@ -124,17 +124,6 @@ TEST_CASE("registry: unusable formats are refused with a remedy") {
                   c->policies.precision_spec.residual_tokens = 100;
                 }),
                 "residual_tokens is 100"));
-  const auto fast = [](uint32_t page_tokens, uint32_t group) {
-    return complaint([&](CoreConfig* c) {
-      c->policies.precision = "int4";
-      c->policies.precision_spec.per_channel_keys = true;
-      c->page_tokens = c->unit_tokens = page_tokens;
-      c->policies.precision_spec.group = group;
-    });
-  };
-  CHECK(fast(128, 128) == "");
-  CHECK(message(fast(16, 128), "records of 128 tokens"));
-  CHECK(message(fast(128, 32), "group: 128"));
 }
 
 TEST_CASE(
@@ -162,16 +151,17 @@ TEST_CASE(
     }
   }
   CHECK(message(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
-  CHECK(message(with([](CoreConfig* c) {
-                  c->pages_host = 10;
-                  c->policies.placement = "host";
-                }),
-                "set preemption: swap"));
-  CHECK(with([](CoreConfig* c) {
-          c->pages_host = 10;
-          c->policies.placement = "host";
-          c->preemption = PreemptionKind::kSwap;
-        }) == "");
+  const auto host = [&](PreemptionKind preemption, uint32_t pages_disk) {
+    return with([=](CoreConfig* c) {
+      c->pages_host = 10;
+      c->policies.placement = "host";
+      c->preemption = preemption;
+      c->pages_disk = pages_disk;
+    });
+  };
+  CHECK(host(PreemptionKind::kRecompute, 0) == "");
+  CHECK(host(PreemptionKind::kSwap, 0) == "");
+  CHECK(message(host(PreemptionKind::kRecompute, 10), "set 0 pages, or precision: int4"));
   // docs/design/methods/composition.md#pairs: dropping per head leaves heads with different counts of each
   // format; dropping for all heads frees no page, because a page holds tokens from far apart; packed entries
   // are not moved.
@@ -254,8 +244,6 @@ TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the
       {"host", kSwap, false, kCpu, ""},
       {"host", kSwap, false, kCuda, ""},
       {"host", kRecompute, false, kCuda, ""},
-      {"host", kRecompute, true, kSim,
-       "set prefix_cache: false, or placement: gpu and preemption: recompute"},
       {"gpu", kRecompute, true, kSim, ""},
       {"gpu", kSwap, false, kSim, "set placement: host, or preemption: recompute"},
   };
@@ -275,10 +263,15 @@ TEST_CASE("registry: swap and a host tier with layouts that drop KV entries; the
       const std::string problem = cannot_combine(config, c.where).value_or("");
       CHECK_MESSAGE(problem.empty() == (c.problem[0] == '\0'), problem);
       CHECK_MESSAGE(message(problem, c.problem), problem);
-      config.preemption = kSwap, config.prefix_cache = true, set.placement = "host";
-      // Prefix checkpoints stay on the GPU; prefixes in which slots were dropped are not swapped.
-      const std::string cached = cannot_combine(config, kSim).value_or("");
-      CHECK_MESSAGE(cached.empty() == chunks, cached);
+      config.prefix_cache = true, set.placement = "host";
+      // Prefix checkpoints have copies on the host; prefixes in which slots were dropped do not.
+      for (const PreemptionKind preemption : {kSwap, kRecompute}) {
+        config.preemption = preemption;
+        const std::string cached = cannot_combine(config, kCuda).value_or("");
+        CHECK_MESSAGE(message(cached, chunks ? "" : "set prefix_cache: false, layout: compact or ragged"),
+                      cached);
+        CHECK(cached.empty() == chunks);
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <initializer_list>
 #include <vector>
 
@@ -13,11 +14,12 @@ namespace {
 
 constexpr RequestId kRequest{7};
 constexpr uint32_t kIndex = 3;
+constexpr std::array<uint64_t, 1> kNoneReserved = {0};
 
 struct Engine {
   Engine() : Engine(CopyDownLimits{.batch_pages = 4}) {}
   explicit Engine(const CopyDownLimits& limits)
-      : manager(EngineId{2}, {&gpu, &host, &disk, &index}, limits, &digest) {}
+      : manager(EngineId{2}, {&gpu, &host, &disk, &index, &index, &index}, limits, &digest) {}
 
   // A pin over the first `pages` pages of a prompt that others share.
   Pin cached(uint32_t pages) {
@@ -30,7 +32,7 @@ struct Engine {
   }
   // The same, as a request's shared pages.
   SharedPages shared(uint32_t pages) {
-    SharedPages all{&index, cached(pages), {}};
+    SharedPages all{cached(pages), {}};
     index.gpu_pages(all.pin, &all.pages);
     return all;
   }
@@ -97,7 +99,7 @@ TEST_CASE("transfers: a swap-out that was not submitted ends with its request") 
   Engine e;
   std::vector<PageId> own;
   Engine::take(&e.gpu, 3, &own);
-  e.manager.wait(&e.manager.swap_out({&e.index, {}, {}}, &own), kIndex, kRequest);
+  e.manager.wait(&e.manager.swap_out({}, &own), kIndex, kRequest);
   e.manager.leave(kRequest);
   CHECK(e.manager.live() == 0);
   CHECK(e.out.empty());
@@ -149,7 +151,7 @@ TEST_CASE("transfers: prefixes are offloaded and loaded again, and two requests 
     CAPTURE(arrived);
     Engine e({.offload_pages_target = 16, .batch_pages = 4});
     e.index.release(e.cached(4), true);
-    CHECK(e.manager.start_copies_down(0, true, &e.out));
+    CHECK(e.manager.start_copies_down(kNoneReserved, true, &e.out));
     CHECK(e.submitted().kind == TransferKind::kOffload);
     CHECK(e.submitted().source.size() == 4);
     e.check_owned(0, 0);
@@ -178,20 +180,20 @@ TEST_CASE("transfers: prefixes are offloaded and loaded again, and two requests 
 TEST_CASE("transfers: a failed offload bars the next one until a request arrives or ends") {
   Engine e({.offload_pages_target = 16, .batch_pages = 4});
   e.index.release(e.cached(4), true);
-  CHECK(e.manager.start_copies_down(0, true, &e.out));
+  CHECK(e.manager.start_copies_down(kNoneReserved, true, &e.out));
   const TransferId id = e.submitted().transfer;
   e.manager.settle(&e.manager.find(id), false, &e.out);
   e.manager.close(&e.manager.find(id), false);
   e.check_owned(0, 0);
-  CHECK_FALSE(e.manager.start_copies_down(0, true, &e.out));
+  CHECK_FALSE(e.manager.start_copies_down(kNoneReserved, true, &e.out));
   e.manager.allow_copies_down();
-  CHECK(e.manager.start_copies_down(0, true, &e.out));
+  CHECK(e.manager.start_copies_down(kNoneReserved, true, &e.out));
 }
 
 TEST_CASE("transfers: no offload makes reserved pages unavailable") {
   Engine e({.offload_pages_target = 16, .batch_pages = 4});
   e.index.release(e.cached(4), true);
-  CHECK_FALSE(e.manager.start_copies_down(13, true, &e.out));  // 12 are free
+  CHECK_FALSE(e.manager.start_copies_down(std::array{uint64_t{13}}, true, &e.out));  // 12 are free
   CHECK(e.manager.live() == 0);
   e.check_owned(0, 0);
 }

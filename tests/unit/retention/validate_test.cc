@@ -88,13 +88,6 @@ TEST_CASE("validate: retention") {
        [](CoreConfig* c) { c->policies.budget = "released"; }, "choose budget uniform"},
       {"even depth of what gives nothing back", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) { c->policies.budget_spec.uniform_depth = true; }, "choose budget released"},
-      {"prefixes on a host tier", CompressionTrigger::kChunkEnd,
-       [](CoreConfig* c) {
-         c->policies.placement = "host";
-         c->pages_host = 10;
-         c->prefix_cache = true;
-       },
-       "set prefix_cache: false, or placement: gpu"},
       {"swapping", CompressionTrigger::kChunkEnd,
        [](CoreConfig* c) {
          c->policies.placement = "host";
@@ -173,6 +166,29 @@ TEST_CASE("validate: compressed prefixes") {
          c->admission = AdmissionKind::kFullReservation;
        },
        ""},
+      {"prefixes on a host tier", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.placement = "host";
+         c->pages_host = 10;
+         c->prefix_cache = true;
+       },
+       ""},
+      {"prefixes with dropped slots on a host tier", CompressionTrigger::kPromptEnd,
+       [](CoreConfig* c) {
+         c->policies.layout = "page_mask";
+         c->policies.budget = "ratio";
+         c->policies.placement = "host";
+         c->pages_host = 10;
+         c->prefix_cache = true;
+       },
+       "layout: compact or ragged"},
+      {"compressed prefixes on a disk", CompressionTrigger::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.placement = "host";
+         c->pages_host = c->pages_disk = 10;
+         c->prefix_cache = true;
+       },
+       "or 0 pages"},
   };
   check(cases);
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -127,15 +128,11 @@ TEST_CASE("formats: a precision multiplies the pages that fit, scales included")
 }
 
 TEST_CASE("formats: options reach the policy") {
-  const std::vector<std::string> sets = {"policies.precision=int4",
-                                         "policies.precision_options.group=128",
-                                         "policies.precision_options.per_channel_keys=true",
-                                         "policies.partition=aot",
-                                         "policies.partition_options.aot_weight=budget_sum",
-                                         "policies.partition_options.tile=32"};
+  const std::vector<std::string> sets = {
+      "policies.precision=int4", "policies.precision_options.group=128", "policies.partition=aot",
+      "policies.partition_options.aot_weight=budget_sum", "policies.partition_options.tile=32"};
   const auto c = composed(sets);
   const PolicySet& set = config_of(c).policies;
-  CHECK(set.precision_spec.per_channel_keys);
   CHECK(set.precision_spec.group == 128);
   CHECK(set.partition == "aot");
   const PartitionSpec partition = partition_of(sets);
@@ -250,6 +247,22 @@ TEST_CASE("formats: a measured profile prices its formats, with the page sizes i
   CHECK(message(
       errors_of({"policies.precision=int4", "memory.page_tokens=32", "policies.precision_options.group=64"}),
       "groups of 32, the scenario has 32 and 64"));
+}
+
+TEST_CASE("formats: chunks that are scored as a whole need steps that are longer") {
+  const auto notes = [](const char* step) {
+    const auto c = composed({"policies.scorer=keydiff", "policies.budget=ratio", "policies.layout=compact",
+                             "policies.identity=none", "limits.prefix_cache=false",
+                             "policies.scorer_options.compression_trigger=chunk_end",
+                             "policies.budget_options.chunk_tokens=1024",
+                             std::string("limits.step_tokens_max=") + step});
+    REQUIRE_MESSAGE(c, (c ? std::string() : c.error().front().text()));
+    return std::count_if(c->notes.begin(), c->notes.end(), [](const std::string& one) {
+      return message(one, "whole chunks of 1024 tokens") && message(one, "limits.step_tokens_max=2048");
+    });
+  };
+  CHECK(notes("1024") == 1);
+  CHECK(notes("1025") == 0);
 }
 
 }  // namespace kvtwin

@@ -235,6 +235,8 @@ Names known_differences(const NamedList& named) {
     for (const char* const one : {"upload", "score", "select", "move"})
       out.insert(std::string("no price has ") + one + " (compute)");
   }
+  // Without compressions one plan serves all layers.
+  if (named.spec.compression.wraps) out.insert("no price has plan (compute)");
   if (named.spec.compression.state) {
     out.insert("priced alone: capture (compute) after attention (compute)");
     out.insert(std::string("unpriced: ") + (attention.rows.decodes ? "decode" : "chunk") +

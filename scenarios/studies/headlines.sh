@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# The papers' performance figures that one GPU can show: predicted by the simulator, measured by the CUDA engine, and
+# joined in one table. Weights are random, so outcomes that values would decide are forced
+# (docs/design/backend-interface-and-digest.md#outcomes).
+#
+#   scenarios/studies/headlines.sh KVTWIN list                        parts, cases, predicted seconds
+#   scenarios/studies/headlines.sh KVTWIN predict > CSV               all cases on the simulator
+#   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
+#   scenarios/studies/headlines.sh KVTWIN smoke [WORK [PART ...]]     cases cut to a few steps, on BACKEND (cuda)
+#   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
+#
+# predict, list and table are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
+# recording; cases that it holds are not run again, so a session may end after any of them. A part takes at most 8
+# minutes of an H200. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
+# prices of models/measured of that day.
+set -euo pipefail
+
+kvtwin=${1:?the program} command=${2:?predict, measure, smoke or table}
+shift 2
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+own=$here/headlines
+methods=$here/../methods
+node=${NODE:-h200}
+predicted=$own/predicted_$node.csv
+. "$here/common.sh"
+
+parts=(freekv_input freekv_generation intentkv intentkv_slots intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
+  tangram_watermark)
+
+# case PART: sets case_names, and for each name its scenario and SETs in case_args (by lines).
+declare -A case_args
+case_names=()
+add() {  # NAME SCENARIO SET...
+  local name=$1
+  shift
+  case_names+=("$name")
+  case_args[$name]=$(printf '%s\n' "$@")
+}
+cases() {  # PART
+  local method window=("trace.path=$own/generation_16k.csv" replay.arrivals=recorded)
+  case_names=() case_args=()
+  case $1 in
+    freekv_input) for method in freekv arkvale resident; do add $method "$own/$method.textproto"; done ;;
+    freekv_generation) for method in freekv arkvale resident; do add $method "$own/$method.textproto" "${window[@]}"; done ;;
+    intentkv) for method in intentkv snapkv; do add $method "$own/$method.textproto"; done ;;
+    intentkv_slots) add snapkv_stays "$own/intentkv.textproto" policies.scorer=snapkv ;;
+    intentkv_h2o) add h2o "$own/h2o.textproto" ;;
+    triaxial) for method in bf16 triaxial; do triaxial $method; done ;;
+    triaxial_packed) for method in int4 kivi_int2; do triaxial $method; done ;;
+    tangram) tangram reserved tangram ;;
+    tangram_released) tangram released tangram_released simulation.retained=profile simulation.force_outcomes=true ;;
+    tangram_dense) contexts dense dense memory.gpu_pages="$gpu_pages" limits.admission=full_prompt ;;
+    tangram_watermark) contexts dense_watermark dense memory.gpu_pages="$gpu_pages" ;;
+    *) echo "headlines.sh: no part $1; there are: ${parts[*]}" >&2; exit 2 ;;
+  esac
+}
+# The KV memory of an H100 beside these weights, as in the paper, on whatever GPU.
+triaxial() {  # PRECISION
+  local sets=("policies.precision=$1" "memory.gpu_fraction=$small_fraction")
+  # KIVI was not calibrated: the roofline prices it.
+  [[ $1 == kivi_int2 ]] && sets+=(cost.profile=)
+  add "$1" "$own/triaxial.textproto" "${sets[@]}"
+}
+contexts() {  # NAME METHOD SET...: 128 requests of 30k on the GPU's memory; a page of all heads has 2 MiB
+  local name=$1 method=$2
+  shift 2
+  add "$name" "$methods/$method.textproto" model.context_window=65536 hardware.node=this hardware.otherwise=h200 cost.profile=this \
+    "trace.path=$own/contexts_30k.csv" trace.format=azure replay.arrivals=all_at_once limits.requests_max=128 \
+    limits.step_tokens_max=4096 limits.prefix_cache=false memory.page_tokens=16 "$@"
+}
+tangram() {  # NAME METHOD SET...
+  local b=policies.budget_options l=policies.layout_options heads
+  mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
+  contexts "$@" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
+    $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))"
+}
+
+# KV pages beside 8B weights, and the fraction of memory that leaves about an H100's KV pages beside 32B weights.
+memory_of() {  # NODE
+  case $1 in
+    h200) gpu_pages=50000 small_fraction=0.507 ;;
+    h100) gpu_pages=24000 small_fraction=0.88 ;;  # the engine's own buffers need more than a tenth
+    *) echo "headlines.sh: GPU $1; its parts are cut for h200 and h100" >&2; exit 2 ;;
+  esac
+}
+gpu_at_hand() { nvidia-smi --query-gpu=name --format=csv,noheader | awk '/H200/ { print "h200"; exit } /H100/ { print "h100"; exit } { print; exit }'; }
+
+# one NAME FOLDER OPTION...: runs a case; prints its line of JSON.
+one() {
+  local args set sets=() name=$1 folder=$2
+  shift 2
+  mapfile -t args <<< "${case_args[$name]}"
+  for set in "${args[@]:1}"; do sets+=("--set=$set"); done
+  "$kvtwin" run "${args[0]}" --out="$folder" --force --quiet --format=jsonl "${sets[@]}" "$@"
+}
+
+figures=(elapsed_s requests_per_s output_tokens_per_s ttft_mean_ms itl_p50_ms session_makespan_mean_ms preemptions gpu_tokens
+  prefix_reuse reads_raw reads_effective reads_peak_effective gpu_pages_held_mean time_host_s)
+
+# rows PART NAME FOLDER JSON: its figures as CSV. step_ms: the least time per output token among requests that arrived
+# together, i.e. of the one that no prompt delayed; by prompt length.
+rows() {
+  local key
+  for key in "${figures[@]}"; do printf '%s,%s,%s,%s\n' "$1" "$2" "$key" "$(figure "$key" "$4")"; done
+  printf '%s,%s,running,%s\n' "$1" "$2" "$(awk -v l="$(figure time_latency_s "$4")" -v q="$(figure time_queue_s "$4")" \
+    -v e="$(figure elapsed_s "$4")" 'BEGIN { printf "%.3f", (e > 0 ? (l - q) / e : 0) }')"
+  printf '%s,%s,busy_s,%s\n' "$1" "$2" "$(awk -v e="$(figure elapsed_s "$4")" -v b="$(figure busy "$4")" 'BEGIN { printf "%.2f", e * b }')"
+  [[ $1 != freekv* ]] || awk -F, -v part="$1" -v name="$2" '
+    NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
+    { p = $at["prompt_tokens"]; t = ($at["finished_ns"] - $at["first_token_ns"]) / ($at["output_tokens"] - 1) / 1e6
+      if (!(p in least)) { order[++n] = p; least[p] = t } else if (t < least[p]) least[p] = t }
+    END { for (i = 1; i <= n; ++i) printf "%s,%s,step_ms_%d,%.4f\n", part, name, order[i], least[order[i]] }' "$3/requests.csv"
+}
+
+# each_case FUNCTION PART...: calls FUNCTION PART NAME.
+each_case() {
+  local f=$1 part name
+  shift
+  for part in "$@"; do
+    cases "$part"
+    for name in "${case_names[@]}"; do "$f" "$part" "$name"; done
+  done
+}
+predict_case() { rows "$1" "$2" "$work/$2" "$(one "$2" "$work/$2" --backend=sim "--set=hardware.otherwise=$node")"; }
+measure_case() {
+  local folder=$work/$1/$2
+  if [[ ! -s $folder/row.jsonl ]]; then
+    mkdir -p "$folder"
+    printf '%s %s: starts\n' "$1" "$2" >&2
+    local begun=$SECONDS
+    one "$2" "$folder/run" --backend=cuda --clock=wall --record > "$folder/row.partial"
+    mv "$folder/row.partial" "$folder/row.jsonl"
+    printf '%s %s: %d s\n' "$1" "$2" $((SECONDS - begun)) >&2
+  fi
+  rows "$1" "$2" "$folder/run" "$(< "$folder/row.jsonl")"
+}
+# A few short requests of every case that is a run of another kind; models of 8B.
+smoke_case() {
+  [[ $1 != freekv_generation && $1 != tangram_watermark ]] || return 0
+  local all=${case_args[$2]} begun=$SECONDS json short=(--set=model.name=llama-3.1-8b)
+  [[ $1 != intentkv* ]] || short+=(--set=replay.requests_max=3)
+  [[ $1 != triaxial* ]] || short+=(--set=replay.requests_max=2 --set=memory.gpu_fraction=0.5)
+  [[ $1 != tangram* ]] || short+=("--set=trace.path=$own/smoke.csv" "--set=memory.gpu_pages=$([[ $all == *relative* ]] && echo 64000 || echo 1000)")
+  [[ $1 != freekv_input ]] || short+=("--set=trace.path=$own/smoke.csv")
+  [[ $all != */freekv.* && $all != */arkvale.* ]] || short+=(--set=memory.host_bytes=2000000000)
+  [[ ${BACKEND:-cuda} == sim ]] && short+=(--backend=sim) || short+=(--backend=cuda --clock=wall)
+  if ! json=$(one "$2" "$work/$1-$2" --allow-unread "${short[@]}"); then
+    printf '%-18s %-16s failed after %d s\n' "$1" "$2" $((SECONDS - begun))
+    failed=1
+    return 0
+  fi
+  printf '%-18s %-16s %3d s  %3d requests finished, %5d steps, itl %.2f ms\n' "$1" "$2" $((SECONDS - begun)) \
+    "$(figure requests_finished "$json")" "$(figure steps "$json")" "$(figure itl_p50_ms "$json")"
+}
+
+# Joins headlines/papers.csv with predictions and, if there are some, measurements.
+table() {  # [MEASURED]
+  printf '| figure | paper | predicted | measured | why they differ |\n|---|---|---|---|---|\n'
+  awk -F, -v predicted="$predicted" -v measured="${1:-}" '
+    function load(path, into,   line, f) {
+      if (path == "") return
+      while ((getline line < path) > 0) { split(line, f, ","); into[f[1] "," f[2] "," f[3]] = f[4] }
+      close(path)
+    }
+    # "PART CASE FIGURE", or two of them for a ratio
+    function value(of, from,   w, n) {
+      n = split(of, w, " ")
+      if (!((w[1] "," w[2] "," w[3]) in from)) return "-"
+      if (n == 3) return sprintf("%.2f", from[w[1] "," w[2] "," w[3]])
+      if (!((w[4] "," w[5] "," w[6]) in from) || from[w[4] "," w[5] "," w[6]] == 0) return "-"
+      return sprintf("%.2fx", from[w[1] "," w[2] "," w[3]] / from[w[4] "," w[5] "," w[6]])
+    }
+    BEGIN { load(predicted, p); load(measured, m) }
+    /^#/ || NF < 3 { next }
+    {
+      why = $4
+      for (i = 5; i <= NF; ++i) why = why "," $i
+      if ($3 == "weights") { printf "| %s | %s | needs real weights | needs real weights | %s |\n", $1, $2, why; next }
+      printf "| %s | %s | %s | %s | %s |\n", $1, $2, value($3, p), value($3, m), why
+    }' "$own/papers.csv"
+}
+
+listing() {
+  awk -F, '$3 == "busy_s" { printf "%-18s %-16s %4d s\n", $1, $2, $4; sum += $4 } END { printf "%-35s %4d s, without starts\n", "in all", sum }' \
+    "$predicted"
+}
+
+case $command in
+  list) listing ;;
+  predict)
+    work_in ""
+    memory_of "$node"
+    echo part,case,figure,value
+    each_case predict_case "${parts[@]}"
+    ;;
+  measure)
+    work_in "${1:?a folder for the runs}"
+    shift
+    [[ $# -gt 0 ]] || set -- "${parts[@]}"
+    memory_of "$(gpu_at_hand)"
+    for part in "$@"; do each_case measure_case "$part" > "$work/$part.rows"; done
+    cat "$work"/*.rows > "$work/measured.csv"
+    ;;
+  smoke)
+    work_in "${1:-}"
+    shift $(($# < 1 ? $# : 1))
+    [[ $# -gt 0 ]] || set -- "${parts[@]}"
+    memory_of h100
+    failed=0
+    each_case smoke_case "$@"
+    exit $failed
+    ;;
+  table) table "${1:-}" ;;
+  *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table" >&2; exit 2 ;;
+esac
