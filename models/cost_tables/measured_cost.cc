@@ -371,8 +371,8 @@ size_t MeasuredCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   return count;
 }
 
-// Operations differ from their medians independently of each other; interpolation and the runs that are served
-// differ from the tables as a whole.
+// Operations differ from their medians independently of each other; interpolation and the runs that are
+// served differ from the tables as a whole.
 StepRange MeasuredCost::range(const StepShape& shape) {
   double sum = 0, below = 0, above = 0;
   const auto add = [&](const Op& op) {

@@ -35,11 +35,11 @@
 // first kernel, waiting for tokens. It is charged to the device, because the engine starts no step before the
 // previous one has ended. Decode steps are CUDA graphs that are made before the first step, or, where steps
 // take many forms, while a form's first steps are launched kernel by kernel (GraphUse): these have "launched
-// host", and so have all steps of an engine without graphs. A replay takes "decode host behind many" longer if the last
-// step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with chunks are
-// launched kernel by kernel. For as many tokens as decodes were measured with, the tables of operations hold
-// times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold the additional
-// time of single launches.
+// host", and so have all steps of an engine without graphs. A replay takes "decode host behind many" longer
+// if the last step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with
+// chunks are launched kernel by kernel. For as many tokens as decodes were measured with, the tables of
+// operations hold times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold
+// the additional time of single launches.
 //
 // "chunk after load" is a whole step of one chunk, by the fraction of the preceding "chunk load window" (a
 // figure) that computed prompts: a GPU at its power limit is slower. All other tables were measured after

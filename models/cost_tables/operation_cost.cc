@@ -196,7 +196,8 @@ class FamilyCounter {
 
 double group_us(const FamilyCounts& counts, const FamilyCounts& ns, FamilyGroup group) {
   double out = 0;
-  for (size_t i = 0; i < kOperationFamilies; ++i) out += kFamilyRows[i].group == group ? counts[i] * ns[i] / 1e3 : 0;
+  for (size_t i = 0; i < kOperationFamilies; ++i)
+    out += kFamilyRows[i].group == group ? counts[i] * ns[i] / 1e3 : 0;
   return out;
 }
 
@@ -205,7 +206,8 @@ double group_us(const FamilyCounts& counts, const FamilyCounts& ns, FamilyGroup 
 const char* name_of(Family family) { return kFamilyRows[static_cast<size_t>(family)].name; }
 
 bool is_family(std::string_view name) {
-  return std::any_of(std::begin(kFamilyRows), std::end(kFamilyRows), [&](const FamilyRow& row) { return row.name == name; });
+  return std::any_of(std::begin(kFamilyRows), std::end(kFamilyRows),
+                     [&](const FamilyRow& row) { return row.name == name; });
 }
 
 FamilyCounts prices_of(const MeasuredOperations& operations) {
@@ -269,8 +271,8 @@ std::vector<StepPart> OperationCost::ops(const StepShape& shape) {
                                   [](const StepPart& part) { return part.kind == PartKind::kAttention; });
   // Before recalls, like appending: copies for the next layer run concurrently.
   if (more.layers > 0)
-    all.insert(first, {"method", PartKind::kRope, PartPlace::kLayer, work_.layers,
-                       more.layers / work_.layers, Evidence::kMeasured});
+    all.insert(first, {"method", PartKind::kRope, PartPlace::kLayer, work_.layers, more.layers / work_.layers,
+                       Evidence::kMeasured});
   if (more.lists > 0)
     all.insert(all.begin(),
                {"lists", PartKind::kHost, PartPlace::kBefore, 1, more.lists, Evidence::kMeasured});

@@ -68,7 +68,7 @@ struct StepPricing {
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // the run's data-dependent outcomes; null: not recorded
   MethodWork work{};                           // for family_counts()
-  bool lists_entries = false;  // StepShape::listed_decodes
+  bool lists_entries = false;                  // StepShape::listed_decodes
 };
 
 class OpenLoop final : public Observer {

@@ -44,8 +44,8 @@ struct HostSums {
     const double spread = steps * squares - requests * requests;
     const double each = spread > 0 ? std::max(0.0, (steps * products - requests * us) / spread) : 0;
     const double fixed = std::max(0.0, (us - each * requests) / steps);
-    for (const auto& [name, value] : {std::pair("host between steps", fixed),
-                                      std::pair("host between steps, a request", each)}) {
+    for (const auto& [name, value] :
+         {std::pair("host between steps", fixed), std::pair("host between steps, a request", each)}) {
       std::erase_if(device->figures, [&](const MeasuredFigure& figure) { return figure.name == name; });
       device->figures.push_back({name, "us", value, value, value});
     }
@@ -114,7 +114,8 @@ class OperationReader {
       const Result<Replayed> replayed = replay(name, recording.log, {&open});
       if (!replayed) return tl::unexpected<Error>(replayed.error());
       if (!replayed->same)
-        return make_error(folder, fmt::format("is not a run of the present {}: {}", path, replayed->difference),
+        return make_error(folder,
+                          fmt::format("is not a run of the present {}: {}", path, replayed->difference),
                           "record it again");
       add(open.steps(), adds_operations(composed->options.engines.front()), &out);
     }
@@ -138,8 +139,8 @@ class OperationReader {
 
 }  // namespace
 
-// A method's operations are the difference to the dense engine. Where dense runs are given, the served time of
-// dense steps is found first, and all steps are priced again.
+// A method's operations are the difference to the dense engine. Where dense runs are given, the served time
+// of dense steps is found first, and all steps are priced again.
 Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& request, MeasuredDevice device,
                                             Errors* failed) {
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)

@@ -1,7 +1,7 @@
 // What KV methods add to steps of this machine's engine, by family of operations: runs the scenarios of
-// scenarios/suites/calibration, each a method or several of its operations in steps of few sizes, and computes
-// one price per family from the differences to the dense engine's steps (operation_fit.h). The traces have no
-// length, batch or mixture in common with those of scenarios/suites/validation.
+// scenarios/suites/calibration, each a method or several of its operations in steps of few sizes, and
+// computes one price per family from the differences to the dense engine's steps (operation_fit.h). The
+// traces have no length, batch or mixture in common with those of scenarios/suites/validation.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_OPERATION_CALIBRATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_OPERATION_CALIBRATION_H_

@@ -222,10 +222,8 @@ TEST_CASE("measured cost: served times correct the tables of replays and of few 
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
   const auto made = [&] { return MeasuredCost::make(measured, tiny(), {}, "here", DecodeGraphs::kMet); };
   const auto bench = made();
-  const std::pair<Served, double> corrections[] = {{Served::kBehindFew2, -6},
-                                                   {Served::kBehindFew4, -6},
-                                                   {Served::kBehindMany, 2},
-                                                   {Served::kFewRows, 70}};
+  const std::pair<Served, double> corrections[] = {
+      {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6}, {Served::kBehindMany, 2}, {Served::kFewRows, 70}};
   for (const auto& [what, value] : corrections)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
   const auto served = made();
