@@ -11,8 +11,8 @@
 // copied. The GPU's pages are blocks of heads, as this project's attention reads them, or NHD, as FreeKV's
 // does.
 //
-// Bound: bytes / 55.4 GB/s (the copy engine, large copies); conversion 2 * bytes / 4.69 TB/s, which two
-// buffers hide. Measured by kernels/bench/recall_bench.cu: see kernels/README.md.
+// Bound: bytes / 55.4 GB/s (the copy engine, large copies); conversion 2 * bytes / 4.69 TB/s, with two
+// buffers beside the next copies. Measured by kernels/bench/recall_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_COPIED_RECALL_H_
 #define KVTWIN_KERNELS_CACHE_OPS_COPIED_RECALL_H_
@@ -35,7 +35,6 @@ struct StreamedRecall {
   kernels::HostPageLayout pool_layout = kernels::HostPageLayout::kHnd;
   __nv_bfloat16* staging[2] = {};  // [staged_max][2][page_tokens][head_dim] each
   uint32_t staged_max = 0;
-  bool batched = true;           // a head's copies are one batch without order; else one by one
   uint32_t buffers = 2;          // 1: staging[1], streams[1] and the events are not used
   cudaStream_t streams[2] = {};  // the recall begins behind the work of the first, which continues behind it
   cudaEvent_t begun = nullptr, ended = nullptr;
