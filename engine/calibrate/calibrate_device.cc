@@ -130,7 +130,7 @@ void Calibration::note_clocks() {
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
 }
 
-// Every captured number of rows with short contexts. The first steps of each shape use a new graph.
+// Every captured number of rows with short contexts.
 void Calibration::short_decodes() {
   wait_idle();
   wait_idle();
@@ -138,13 +138,11 @@ void Calibration::short_decodes() {
     if (count > kDecodeRowsMax) continue;
     const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
     const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
-    graph_keys_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kMost};
     const StepTimes timed = timed_->measure(requests, count, kDecodeWarm, kDecodeSteps / 2);
     const BenchShape at(requests, count, kDecodeWarm + kDecodeSteps / 2);
     // Tables over contexts have powers of two of requests only; other rows would leave gaps in the table.
     TimedStep step = parts_of(timed, at, std::has_single_bit(count));
     step.wall = measured_of(plain.wall);
-    decode_us_[count] = step.wall.us;
     tables_.add(std::move(step));
     if (std::has_single_bit(count))
       figure(fmt::format("host starts a step of {} decodes", count), "us", timed.issued);
@@ -165,23 +163,6 @@ void Calibration::long_decodes() {
     }
   }
   say("decodes are measured");
-}
-
-// The additional time of the first steps with a graph key, compared with a replay. There is one sample per
-// step, so similar numbers of requests are combined.
-void Calibration::new_graphs() {
-  for (const auto& [low, high, at] : {std::tuple(1u, 16u, 8u), std::tuple(24u, 64u, 40u),
-                                      std::tuple(72u, 128u, 96u), std::tuple(136u, 256u, 192u)}) {
-    std::array<std::vector<double>, GraphShapes::kMost> more;
-    for (const auto& [count, us] : graph_keys_) {
-      if (count < low || count > high || count == kRestRequests) continue;  // rest() has captured that one
-      for (size_t met = 0; met < more.size(); ++met)
-        more[met].push_back(std::max(0.0, us[met] - decode_us_.at(count)));
-    }
-    for (uint32_t met = 0; met < more.size(); ++met) {
-      if (!more[met].empty()) tables_.keep("new graph host", shapes_.model, at, met, middle_of(more[met]));
-    }
-  }
 }
 
 std::vector<ChunkRuns::Size> Calibration::chunk_sizes() const {
@@ -285,7 +266,6 @@ Result<MeasuredDevice> Calibration::run() {
   if (Result<void> ok = copies_of_larger_pages(); !ok) return tl::unexpected<Error>(ok.error());
   during_copies();
   if (passes > 1) pass_over_chunks();
-  new_graphs();
   chunks();
   after_load();
   busy_curves();

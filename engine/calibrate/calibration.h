@@ -44,7 +44,6 @@ class Calibration {
   void note_clocks();
   void short_decodes();
   void long_decodes();
-  void new_graphs();
   void after_chunks();
   std::vector<ChunkRuns::Size> chunk_sizes() const;
   void pass_over_chunks();
@@ -76,8 +75,6 @@ class Calibration {
   std::unique_ptr<StepBench> plain_, timed_;
   std::unique_ptr<ChunkRuns> chunk_runs_;
   CalibrationTables tables_;
-  std::map<uint32_t, std::vector<double>> graph_keys_;  // by requests: the first three steps with a graph key
-  std::map<uint32_t, double> decode_us_;                // by requests: duration of a graph replay
   std::map<uint32_t, std::vector<double>> by_ms_;
   MeasuredDevice out_;
 };

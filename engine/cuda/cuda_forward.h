@@ -38,6 +38,7 @@ class CudaForward {
 
   // For those that have products of their own, on the same stream: its workspace is shared.
   Matmul* matmul() { return matmul_.get(); }
+  const DeviceWeights& weights() const { return weights_; }
 
   // Of the last run, on the device.
   const float* logits() const { return logits_.as<float>(); }  // [samples][vocab]

@@ -1,4 +1,4 @@
-// Converts a retrieval's options to those of the kernels that summarise, score and choose pages.
+// Converts a retrieval's options to those of the kernels that summarise, score, choose and recall pages.
 
 #ifndef KVTWIN_ENGINE_CUDA_PAGE_CHOOSING_H_
 #define KVTWIN_ENGINE_CUDA_PAGE_CHOOSING_H_
@@ -11,6 +11,8 @@
 #include "models/catalog/llm.h"
 
 namespace kvtwin::cuda {
+
+constexpr uint32_t kRecallCtas = 4;  // of recalls that attention waits for
 
 inline PageSummaryKind kind_of(PageSummary summary) {
   switch (cpu::kind_of(summary)) {

@@ -12,8 +12,7 @@
 
 namespace kvtwin {
 
-// When a policy changes the set of retained KV entries (docs/design/methods/composition.md#causality,
-// #interfaces).
+// When a policy changes the set of retained KV entries (docs/design/methods/composition.md#causality).
 enum class CompressionTrigger : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
 
 struct ScorerSpec {

@@ -120,7 +120,7 @@ void alone(benchmark::State& state, CopyMethod way, HostPageLayout layout) {
 }
 
 // range: heads of requests, pages of each.
-void streamed(benchmark::State& state, HostPageLayout pool_layout, uint32_t buffers) {
+void streamed(benchmark::State& state, HostPageLayout pool_layout, uint32_t buffers, bool batched) {
   const auto heads = static_cast<uint32_t>(state.range(0)), pages = static_cast<uint32_t>(state.range(1));
   const Recall recall(heads * pages);
   const DeviceArray<__nv_bfloat16> staging(size_t{2} * pages * 2 * kPage * kDim);
@@ -128,7 +128,7 @@ void streamed(benchmark::State& state, HostPageLayout pool_layout, uint32_t buff
   KVT_CUDA(cudaMallocHost(&moves, recall.moves.size() * sizeof *moves));
   std::copy(recall.moves.begin(), recall.moves.end(), moves);
   StreamedRecall args{.host = recall.host(HostPageLayout::kHnd), .pool = recall.pool.get()};
-  args.pool_layout = pool_layout, args.staged_max = pages, args.buffers = buffers;
+  args.pool_layout = pool_layout, args.staged_max = pages, args.buffers = buffers, args.batched = batched;
   args.streams[0] = recall.stream;
   KVT_CUDA(cudaStreamCreateWithFlags(&args.streams[1], cudaStreamNonBlocking));
   for (uint32_t i = 0; i < 2; ++i) args.staging[i] = staging.get() + size_t{i} * pages * 2 * kPage * kDim;
@@ -323,10 +323,12 @@ BENCHMARK_CAPTURE(alone, pieces_nhd, CopyMethod::kEachPiece, HostPageLayout::kNh
 void heads_and_pages(benchmark::internal::Benchmark* b) {
   times(b->Args({256, 32})->Args({256, 6})->Args({256, 1})->Args({8, 32})->Args({8, 1}));
 }
-BENCHMARK_CAPTURE(streamed, nhd_two_buffers, HostPageLayout::kNhd, 2)->Apply(heads_and_pages);
-BENCHMARK_CAPTURE(streamed, nhd_one_buffer, HostPageLayout::kNhd, 1)->Apply(heads_and_pages);
-BENCHMARK_CAPTURE(streamed, blocks_two_buffers, HostPageLayout::kHnd, 2)->Apply(heads_and_pages);
-BENCHMARK_CAPTURE(streamed, blocks_one_buffer, HostPageLayout::kHnd, 1)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, nhd_two_buffers, HostPageLayout::kNhd, 2, false)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, nhd_one_buffer, HostPageLayout::kNhd, 1, false)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, nhd_two_buffers_batched, HostPageLayout::kNhd, 2, true)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, nhd_one_buffer_batched, HostPageLayout::kNhd, 1, true)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, blocks_two_buffers, HostPageLayout::kHnd, 2, false)->Apply(heads_and_pages);
+BENCHMARK_CAPTURE(streamed, blocks_one_buffer, HostPageLayout::kHnd, 1, false)->Apply(heads_and_pages);
 BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
 BENCHMARK_CAPTURE(concurrent, kernel, CopyMethod::kKernel)
     ->Args({2, 2, 384, 0})

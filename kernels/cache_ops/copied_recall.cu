@@ -69,11 +69,20 @@ cudaError_t copy_rows(const HostPool& host, __nv_bfloat16* pool, const RecallMov
 // One part of a head's pages, to a staging buffer and from there to its blocks.
 cudaError_t stage(const StreamedRecall& recall, uint32_t buffer, const RecallMove* moves, uint32_t count) {
   Batch batch;
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < count && !recall.batched; ++i) {
+    const uint64_t numbers = recall.host.head_numbers();
+    const cudaError_t error =
+        cudaMemcpyAsync(recall.staging[buffer] + i * numbers, on_host(recall.host, moves[i]),
+                        numbers * sizeof(__nv_bfloat16), cudaMemcpyHostToDevice, recall.streams[buffer]);
+    if (error != cudaSuccess) return error;
+  }
+  for (uint32_t i = 0; i < count && recall.batched; ++i) {
     batch.add(recall.staging[buffer] + i * recall.host.head_numbers(), on_host(recall.host, moves[i]),
               recall.host.head_numbers());
   }
-  if (const cudaError_t error = batch.start(recall.streams[buffer]); error != cudaSuccess) return error;
+  if (recall.batched) {
+    if (const cudaError_t error = batch.start(recall.streams[buffer]); error != cudaSuccess) return error;
+  }
   convert_kernel<<<count, kThreads, 0, recall.streams[buffer]>>>(recall.host, recall.pool, recall.pool_layout,
                                                                  recall.staging[buffer], moves);
   return cudaGetLastError();

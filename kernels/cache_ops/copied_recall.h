@@ -35,6 +35,7 @@ struct StreamedRecall {
   kernels::HostPageLayout pool_layout = kernels::HostPageLayout::kHnd;
   __nv_bfloat16* staging[2] = {};  // [staged_max][2][page_tokens][head_dim] each
   uint32_t staged_max = 0;
+  bool batched = true;           // a head's copies are one batch without order; else one by one
   uint32_t buffers = 2;          // 1: staging[1], streams[1] and the events are not used
   cudaStream_t streams[2] = {};  // the recall begins behind the work of the first, which continues behind it
   cudaEvent_t begun = nullptr, ended = nullptr;

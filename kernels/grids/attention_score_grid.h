@@ -1,6 +1,6 @@
 // AttentionScoreGrid is the CTA grid of the attention-score kernel (kernels/scoring/cuda/attention_scores.h).
 // It computes how query tiles are distributed over CTAs. The kernel launches this grid, and the cost model
-// prices a step from it (models/cost_tables/method_cost.h).
+// prices a step from it (models/cost_tables/operation_cost.h).
 //
 // A CTA holds 128 keys of one head and reads query rows in tiles of 16. When there are few keys, several CTAs
 // split the query rows of the same keys, so that all CTAs together just fit on the GPU. A CTA waits for its

@@ -33,7 +33,6 @@ struct ChunkShape {
 struct PassShape {
   uint32_t tokens = 0;
   uint32_t context = 0;  // KV entries that they read, of a mean head
-  bool last = false;     // its request is compressed behind it
 };
 
 // The compression of one request at the end of a step (Compression in engine/base/commands.h). KV entries are

@@ -1,6 +1,7 @@
 // GraphShapes models which decode steps our CUDA engine replays as a graph
-// (engine/cuda/device/step_graphs.h): those whose graph key it has seen three times, among the keys seen most
-// recently. It launches the others kernel by kernel.
+// (engine/cuda/device/step_graphs.h) where it makes graphs as forms of steps come up (DecodeGraphs::kMet):
+// those whose graph key it has seen three times, among the keys seen most recently. It launches the others
+// kernel by kernel.
 //
 // The engine compares the places and lengths of lists (StepGraphKey). For a policy's step these follow from:
 // the numbers of tokens, padded and not, and of tokens that sample; the number of requests that choose pages
@@ -22,6 +23,10 @@
 #include "models/cost/cost_model.h"
 
 namespace kvtwin {
+
+// How an engine replays decode steps: not at all; as graphs that it makes when a form comes up (GraphShapes);
+// or as graphs of all forms, made before the first step.
+enum class DecodeGraphs : uint8_t { kNone, kMet, kPrepared };
 
 class GraphShapes {
  public:

@@ -21,8 +21,8 @@ struct PassStep {
 // Ticks of the passes by evidence.
 std::array<Ticks, kEvidenceKinds> PassCost::passes(const StepShape& shape) {
   std::array<Ticks, kEvidenceKinds> ticks{};
+  if (priced_ == PricedPasses::kNone) return ticks;
   for (const PassShape& pass : shape.passes) {
-    if (!prices(pass)) continue;
     const StepCost cost = below().step(PassStep(pass).shape);
     for (size_t i = 0; i < ticks.size(); ++i) ticks[i] += cost.by_evidence[i];
   }
@@ -65,8 +65,8 @@ std::vector<StepPart> PassCost::ops(const StepShape& shape) {
 StepRange PassCost::range(const StepShape& shape) {
   StepRange range;
   if (shape.tokens > 0) range = below().range(shape);
+  if (priced_ == PricedPasses::kNone) return range;
   for (const PassShape& pass : shape.passes) {
-    if (!prices(pass)) continue;
     const StepRange one = below().range(PassStep(pass).shape);
     range.low += one.low, range.high += one.high;
   }

@@ -20,8 +20,7 @@ namespace kvtwin {
 // Which passes take time here.
 enum class PricedPasses : uint8_t {
   kAll,
-  kAllButLast,  // measured prices of a compression include the pass before it (MethodCost)
-  kNone,        // cost.compressions: "free"
+  kNone,  // cost.compressions: "free"
 };
 
 class PassCost final : public CostOnTop {
@@ -36,9 +35,6 @@ class PassCost final : public CostOnTop {
   StepRange range(const StepShape& shape) override;
 
  private:
-  bool prices(const PassShape& pass) const {
-    return priced_ == PricedPasses::kAll || (priced_ == PricedPasses::kAllButLast && !pass.last);
-  }
   std::array<Ticks, kEvidenceKinds> passes(const StepShape& shape);
 
   const PricedPasses priced_;

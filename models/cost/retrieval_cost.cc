@@ -98,13 +98,12 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t requests) const {
   return ticks_from_ns(product + rotation);
 }
 
-RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) const {
+RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
   const double parts = geometry_.values_only ? 1 : 2;
   const double bytes = parts * stored_bytes_ * geometry_.page_tokens * head_dim_;
   if (measured_) {
     const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
-    return {ticks_from_us(now ? measured_->recall_us + measured_->head_us * heads : 0),
-            ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
+    return {0, ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
   }
   if (geometry_.by_kernel)
     return {ticks_from_ns(kStreamHopNs + small_fixed_ns_),
@@ -119,9 +118,8 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) cons
 
 Ticks RetrievalCost::concurrent(uint32_t pages, bool launched) const {
   if (!measured_ || pages == 0) return 0;
-  return ticks_from_us(measured_->concurrent_recall_us +
-                       (measured_->concurrent_page_us + (launched ? measured_->page_launched_us : 0)) *
-                           pages);
+  return ticks_from_us((measured_->concurrent_page_us + (launched ? measured_->page_launched_us : 0)) *
+                       pages);
 }
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {

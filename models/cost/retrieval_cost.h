@@ -63,23 +63,19 @@ class RetrievalCost {
   Ticks sync() const;
   Ticks reproject(uint32_t requests) const;
   Ticks reconstruct(uint64_t tokens, uint32_t requests) const;
-  // After set_measured(), the cost model's steps contain the kernels of this method (method_cost.h), and
+  // After set_measured(), the cost model's steps contain the kernels of this method (operation_cost.h), and
   // recalls have the measured prices, before a layer's attention | for the next step.
   struct Measured {
-    double recall_us = 0;  // a layer's recall before its attention, whatever its number of pages
-    double head_us = 0;    // per KV head of a request that recalls there
     double page_now_us = 0, page_next_us = 0;
-    double page_mixed_us = 0;         // page_now_us in steps that compute prompts
-    double concurrent_recall_us = 0;  // slowdown of a layer by its recall for the next step
-    double concurrent_page_us = 0;    // slowdown of a step by a page that it does not wait for
-    double page_launched_us = 0;      // the additional slowdown where kernels are launched one by one
+    double page_mixed_us = 0;       // page_now_us in steps that compute prompts
+    double concurrent_page_us = 0;  // slowdown of a step by a page that it does not wait for
+    double page_launched_us = 0;    // the additional slowdown where kernels are launched one by one
   };
   void set_measured(const Measured& recalls) { measured_ = recalls; }
 
-  // Prices per page of one KV head. recall(): `heads` KV heads of this GPU, over the requests, recall before
-  // attention, where recalls are measured. convert(): the conversion that remains when the recall has ended,
-  // for `tasks` (request, head) pairs that share the staging buffers.
-  RetrievalPrice recall(bool now = true, bool chunks = false, uint32_t heads = 0) const;
+  // Prices per page of one KV head. convert(): the conversion that remains when the recall has ended, for
+  // `tasks` (request, head) pairs that share the staging buffers.
+  RetrievalPrice recall(bool now = true, bool chunks = false) const;
   // Slowdown of this step by pages that are recalled for the next one.
   Ticks concurrent(uint32_t pages, bool launched) const;
   RetrievalPrice convert(uint32_t tasks) const;

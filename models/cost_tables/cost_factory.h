@@ -11,6 +11,7 @@
 #include "models/catalog/device.h"
 #include "models/catalog/llm.h"
 #include "models/cost/cost_model.h"
+#include "models/cost/graph_shapes.h"
 #include "models/cost/host_time.h"
 #include "models/cost_tables/measured_device.h"
 
@@ -23,9 +24,9 @@ struct CostModelSpec {
   HostTime host;
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
-  bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
-  std::string precision{};                   // format of KV, if not the model's (MeasuredCost)
-  const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
+  DecodeGraphs graphs = DecodeGraphs::kPrepared;  // of our engine (MeasuredCost)
+  std::string precision{};                        // format of KV, if not the model's (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;       // the contents of such a .textproto, if already read
 };
 
 // Adds sentences that a reader of prices must know to `notes`, if it is not null.

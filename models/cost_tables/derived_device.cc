@@ -189,8 +189,7 @@ bool Derivation::host_or_clock(const MeasuredTable& measured, MeasuredTable* out
   if (measured.shape != from_shapes_.model) return false;
   const std::string& operation = measured.operation;
   out->shape = to_shapes_.model;
-  const bool by_layers =
-      operation == "launched host" || operation == "chunk host" || operation == "new graph host";
+  const bool by_layers = operation == "launched host" || operation == "chunk host";
   const double layers = static_cast<double>(target_.llm.layers) / source_.llm.layers;
   if (operation.find("host") != std::string::npos)
     scale(out, [&](uint32_t, uint32_t) { return by_layers ? layers : 1; });

@@ -64,8 +64,8 @@ MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t deco
   for (MeasuredKv& format : device.formats) {
     for (MeasuredTable& table : format.tables) rescale(drift, decode_rows_max, &table);
   }
-  for (MeasuredMethod& method : device.methods) {
-    for (MeasuredMethod::Term& term : method.terms) term.us *= 1 + drift.decodes;
+  if (device.operations) {
+    for (MeasuredOperations::Price& one : device.operations->prices) one.ns *= 1 + drift.decodes;
   }
   return device;
 }

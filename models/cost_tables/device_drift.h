@@ -43,7 +43,7 @@ DriftVerdict verdict_of(const std::vector<Anchor>& anchors);
 std::vector<Anchor> rows_that_differ(const std::vector<Anchor>& anchors);
 
 // Multiplies the times of steps: those of tables of decodes and of up to `decode_rows_max` tokens as for
-// decodes, those of all other tables of steps as for chunks. Spreads of methods are widened as for decodes.
+// decodes, those of all other tables of steps as for chunks. Operations of methods are scaled as decodes.
 MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t decode_rows_max);
 
 // One line per anchor, and the conclusion.

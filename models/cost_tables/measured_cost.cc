@@ -12,6 +12,12 @@
 namespace kvtwin {
 namespace {
 
+// Relative: the difference between runs of the same steps, which tables do not show. An assumption: the share
+// of steps within the range, which `kvtwin validate` prints, tests it.
+constexpr double kBetweenRuns = 0.03;
+
+double squared(double x) { return x * x; }
+
 // Starting and ending the kernel, in units of ChunkTiles.
 constexpr double kChunkFixed = 2;
 
@@ -119,7 +125,7 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
 
 Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& measured, const LlmSpec& llm,
                                                          const HostTime& host, const std::string& where,
-                                                         bool graphs, const std::string& format) {
+                                                         DecodeGraphs graphs, const std::string& format) {
   if (llm.moe_layers() > 0)
     return make_error(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                       "leave the profile out to use the roofline");
@@ -133,7 +139,6 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
   } more[] = {{"launched host", &out->launched_host_},
               {"chunk host mixed", &out->concurrent_host_},
               {"chunk host several", &out->several_host_},
-              {"new graph host", &out->new_graph_host_},
               {"decode host behind many", &out->behind_host_}};
   for (const auto& one : more) {
     if (const MeasuredTable* const table = device.table(one.operation, s.model); table != nullptr)
@@ -275,13 +280,8 @@ Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
 
 // Host time of a step that only decodes.
 Reading MeasuredCost::decode_host(const StepShape& shape) const {
-  if (!launched_host_) return decode_host_.at(shape.decodes);
-  if (!graphs_) return launched_host_->at(shape.decodes);
-  const bool replay = shape.graph == GraphUse::kReplayed;
-  if (!replay && !new_graph_host_)
-    return (shape.launched() ? *launched_host_ : decode_host_).at(shape.decodes);
-  Reading out = decode_host_.at(shape.decodes);
-  if (!replay) add(new_graph_host_->at(shape.decodes, static_cast<double>(shape.graph)), &out);
+  const bool replay = graphs_ != DecodeGraphs::kNone && shape.graph == GraphUse::kReplayed;
+  Reading out = (replay || !launched_host_ ? decode_host_ : *launched_host_).at(shape.decodes);
   if (replay && behind_host_ && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
   return out;
 }
@@ -371,20 +371,24 @@ size_t MeasuredCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   return count;
 }
 
+// Operations differ from their medians independently of each other; interpolation and the runs that are
+// served differ from the tables as a whole.
 StepRange MeasuredCost::range(const StepShape& shape) {
-  double low = 0, high = 0;
+  double sum = 0, below = 0, above = 0;
   const auto add = [&](const Op& op) {
-    low += op.times * op.reading.time.p10, high += op.times * op.reading.time.p90;
+    const Measured& time = op.reading.time;
+    sum += op.times * time.us;
+    below += squared(op.times * (time.us - time.p10)), above += squared(op.times * (time.p90 - time.us));
   };
   for (const Op& op : dense(std::max(shape.tokens, shape.tokens_padded))) add(op);
   for (const Op& op : head(shape.logits_rows)) add(op);
   std::array<Op, kAttentionOpsMax> ops{};
   const size_t count = attention(shape, &ops);
   for (size_t i = 0; i < count; ++i) add(ops[i]);
+  const double whole = squared(sum * interpolation_) + squared(sum * kBetweenRuns);
   const double factor = pace(shape);
-  low *= factor, high *= factor;
-  return {ticks_from_us(low * (1 - std::min(1.0, interpolation_))),
-          ticks_from_us(high * (1 + interpolation_))};
+  return {ticks_from_us(std::max(0.0, sum - std::sqrt(below + whole)) * factor),
+          ticks_from_us((sum + std::sqrt(above + whole)) * factor)};
 }
 
 }  // namespace kvtwin

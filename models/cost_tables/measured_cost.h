@@ -21,7 +21,6 @@
 //   chunk host mixed         model             requests                  -
 //   chunk host several       model             chunks                    -
 //   launched host            model             requests                  -
-//   new graph host           model             requests                  earlier steps of the same graph key
 //   decode host behind many  model             requests                  -
 //   chunk after load         model             tokens                    permille of recent time
 //   chunk by busy time       model             tokens                    ms since the last pause
@@ -34,14 +33,13 @@
 //
 // "host" is the time of a step in addition to its operations: making and uploading work lists, starting the
 // first kernel, waiting for tokens. It is charged to the device, because the engine starts no step before the
-// previous one has ended. Decode steps are CUDA graphs; an engine that launches them kernel by kernel has
-// "launched host". "new graph host" is the additional time of the first steps of a graph key over a replay
-// (GraphUse): they are launched kernel by kernel and wait for the graph that the host creates meanwhile.
-// Without that table they take "launched host". A replay takes "decode host behind many" longer if the last
-// step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with chunks are
-// launched kernel by kernel. For as many tokens as decodes were measured with, the tables of operations hold
-// times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold the additional
-// time of single launches.
+// previous one has ended. Decode steps are CUDA graphs that are made before the first step, or, where steps
+// take many forms, while a form's first steps are launched kernel by kernel (GraphUse): these have "launched
+// host", and so have all steps of an engine without graphs. A replay takes "decode host behind many" longer
+// if the last step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with
+// chunks are launched kernel by kernel. For as many tokens as decodes were measured with, the tables of
+// operations hold times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold
+// the additional time of single launches.
 //
 // "chunk after load" is a whole step of one chunk, by the fraction of the preceding "chunk load window" (a
 // figure) that computed prompts: a GPU at its power limit is slower. All other tables were measured after
@@ -72,6 +70,7 @@
 #include "engine/base/result.h"
 #include "models/catalog/llm.h"
 #include "models/cost/chunk_tiles.h"
+#include "models/cost/graph_shapes.h"
 #include "models/cost/interpolate.h"
 #include "models/cost/partwise_cost.h"
 #include "models/cost_tables/measured_device.h"
@@ -109,15 +108,18 @@ class MeasuredCurves {
 
 class MeasuredCost final : public PartwiseCost {
  public:
-  // `where` is for messages. Fails if the model has shapes that were not measured, or is not dense. `graphs`:
-  // decode steps are replayed; tables without "launched host" price other engines in the same way. `format`:
+  // `where` is for messages. Fails if the model has shapes that were not measured, or is not dense. Tables
+  // without "launched host" price engines without graphs in the same way as others. `format`:
   // of KV, as policies.precision names it, empty for the model's; fails if it was not measured.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
-                                                    bool graphs = true, const std::string& format = "");
+                                                    DecodeGraphs graphs = DecodeGraphs::kPrepared,
+                                                    const std::string& format = "");
   Ticks load_window() const override { return load_window_; }
   Ticks forgets_after() const override { return forgets_after_; }
-  uint32_t graphs_kept() const override { return graphs_ && launched_host_ ? kGraphsKept : 0; }
+  uint32_t graphs_kept() const override {
+    return graphs_ == DecodeGraphs::kMet && launched_host_ ? kGraphsKept : 0;
+  }
   StepRange range(const StepShape& shape) override;
 
  private:
@@ -158,9 +160,8 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves busy_curves_;
   std::optional<MeasuredCurves> decode_after_;
   double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: calm from then on; of chunks
-  std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, new_graph_host_,
-      behind_host_;
-  bool graphs_ = true;
+  std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, behind_host_;
+  DecodeGraphs graphs_ = DecodeGraphs::kPrepared;
   bool packs_ = false, low_bit_known_ = false;
   double unloaded_rows_ = 0;
   Ticks load_window_ = 0, forgets_after_ = 0;  // 0: the effect of load was not measured

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "models/cost_tables/method_cost.h"
+#include "models/cost_tables/operation_cost.h"
 #include "models/files/textproto.h"
 #include "traces/proto/model.pb.h"
 
@@ -90,21 +90,23 @@ void add_table(const char* field, const MeasuredTable& table, std::string* out) 
   *out += "}\n";
 }
 
-Result<MeasuredMethod> method_from(const v1::MeasuredMethod& in, const std::string& where) {
-  MeasuredMethod out{in.name(), in.model(), {}, in.steps(), in.error_median(), in.error_p90()};
+Result<MeasuredOperations> operations_from(const v1::MeasuredOperations& in, const std::string& where) {
+  MeasuredOperations out{{}, in.steps(), in.error_median(), in.error_p90()};
   const auto fraction = [](double value) { return value >= 0 && value <= 100; };
   if (!fraction(in.error_median()) || !fraction(in.error_p90()))
-    return make_error(
-        where, fmt::format("method {}: errors of {} and {}", in.name(), in.error_median(), in.error_p90()),
-        "0 to 100, of 1");
-  for (const v1::MeasuredTerm& term : in.term()) {
-    if (!is_method_term(term.of()))
-      return make_error(where, fmt::format("method {}: \"{}\" is no term", in.name(), term.of()),
-                        "one of models/cost_tables/method_cost.h's");
-    if (!(term.us() >= 0 && term.us() <= kUsMax))
-      return make_error(where, fmt::format("method {}: {} is {} us", in.name(), term.of(), term.us()),
-                        "a time");
-    out.terms.push_back({term.of(), term.us()});
+    return make_error(where,
+                      fmt::format("operations: errors of {} and {}", in.error_median(), in.error_p90()),
+                      "0 to 100, of 1");
+  for (const v1::MeasuredOperation& one : in.price()) {
+    if (!is_family(one.of()))
+      return make_error(where, fmt::format("operations: \"{}\" is no family", one.of()),
+                        "one of models/cost_tables/operation_cost.h's");
+    const bool twice = std::any_of(out.prices.begin(), out.prices.end(),
+                                   [&](const MeasuredOperations::Price& had) { return had.of == one.of(); });
+    if (twice) return make_error(where, fmt::format("operations: {} is there twice", one.of()), "one price");
+    if (!(one.ns() >= 0 && one.ns() <= kUsMax * 1e3))
+      return make_error(where, fmt::format("operations: {} is {} ns", one.of(), one.ns()), "a time");
+    out.prices.push_back({one.of(), one.ns()});
   }
   return out;
 }
@@ -162,13 +164,6 @@ const MeasuredKv* MeasuredDevice::format(std::string_view name) const {
 const MeasuredFigure* MeasuredDevice::figure(std::string_view name) const {
   for (const MeasuredFigure& one : figures) {
     if (one.name == name) return &one;
-  }
-  return nullptr;
-}
-
-const MeasuredMethod* MeasuredDevice::method(std::string_view name, std::string_view of_model) const {
-  for (const MeasuredMethod& one : methods) {
-    if (one.name == name && one.model == of_model) return &one;
   }
   return nullptr;
 }
@@ -279,13 +274,10 @@ Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::s
           "times of a step");
     out.held_out.push_back({one.step(), one.measured_us(), one.predicted_us()});
   }
-  for (const v1::MeasuredMethod& one : in.method()) {
-    Result<MeasuredMethod> method = method_from(one, where);
-    if (!method) return tl::unexpected<Error>(method.error());
-    if (out.method(method->name, method->model) != nullptr)
-      return make_error(where, fmt::format("method {} of {} is there twice", one.name(), one.model()),
-                        "one of each");
-    out.methods.push_back(std::move(*method));
+  if (in.has_operations()) {
+    Result<MeasuredOperations> operations = operations_from(in.operations(), where);
+    if (!operations) return tl::unexpected<Error>(operations.error());
+    out.operations = std::move(*operations);
   }
   return out;
 }
@@ -324,14 +316,13 @@ std::string measured_device_textproto(const MeasuredDevice& device) {
   for (const HeldOutStep& one : device.held_out)
     out += fmt::format("held_out {{ step: {} measured_us: {:.3f} predicted_us: {:.3f} }}\n",
                        textproto_quoted(one.step), one.measured_us, one.predicted_us);
-  for (const MeasuredMethod& one : device.methods) {
-    out += fmt::format("method {{ name: {} model: {} steps: {} error_median: {:.5f} error_p90: {:.5f}\n",
-                       textproto_quoted(one.name), textproto_quoted(one.model), one.steps, one.error_median,
-                       one.error_p90);
-    for (const MeasuredMethod::Term& term : one.terms)
-      out += fmt::format("  term {{ of: {} us: {:.4f} }}\n", textproto_quoted(term.of), term.us);
-    out += "}\n";
-  }
+  if (!device.operations) return out;
+  const MeasuredOperations& all = *device.operations;
+  out += fmt::format("operations {{ steps: {} error_median: {:.5f} error_p90: {:.5f}\n", all.steps,
+                     all.error_median, all.error_p90);
+  for (const MeasuredOperations::Price& one : all.prices)
+    out += fmt::format("  price {{ of: {} ns: {:.6g} }}\n", textproto_quoted(one.of), one.ns);
+  out += "}\n";
   return out;
 }
 

@@ -39,16 +39,15 @@ struct HeldOutStep {
   double error() const { return predicted_us / measured_us - 1; }
 };
 
-// The additional time of a method over steps of the dense engine (method_cost.h).
-struct MeasuredMethod {
-  struct Term {
-    std::string of;  // name_of(MethodTerm)
-    double us = 0;
+// What KV methods add to steps of the dense engine, by family of operations (operation_cost.h).
+struct MeasuredOperations {
+  struct Price {
+    std::string of;  // name_of(Family)
+    double ns = 0;
   };
-  std::string name, model;  // method_name() of registry.h; name of the measured model
-  std::vector<Term> terms;
-  uint32_t steps = 0;                      // number of steps that it was fitted on
-  double error_median = 0, error_p90 = 0;  // relative, of steps that it was not fitted on
+  std::vector<Price> prices;
+  uint32_t steps = 0;                      // number of steps that they were measured on
+  double error_median = 0, error_p90 = 0;  // relative, of other steps
 };
 
 // KV in a format other than bf16: its own tables of attention (measured_cost.h).
@@ -66,13 +65,12 @@ struct MeasuredDevice {
   std::vector<MeasuredTable> tables;
   std::vector<MeasuredFigure> figures;
   std::vector<HeldOutStep> held_out;
-  std::vector<MeasuredMethod> methods;
+  std::optional<MeasuredOperations> operations;
   std::vector<MeasuredKv> formats;
 
   // Null: not measured.
   const MeasuredTable* table(std::string_view operation, std::string_view shape) const;
   const MeasuredFigure* figure(std::string_view name) const;
-  const MeasuredMethod* method(std::string_view name, std::string_view model) const;
   const MeasuredKv* format(std::string_view name) const;
 };
 

@@ -69,10 +69,7 @@ MeasuredTable behind_many(const BehindFew& few, double many, const std::string& 
 }  // namespace
 
 const char* figure_of(Served what) {
-  constexpr const char* kNames[kServed] = {"served first step of a graph",
-                                           "served second step of a graph",
-                                           "served third step of a graph",
-                                           "served replay behind many rows",
+  constexpr const char* kNames[kServed] = {"served replay behind many rows",
                                            "served chunks of few rows",
                                            "served replay of up to 2 requests behind few rows",
                                            "served replay of up to 4 requests behind few rows",
@@ -83,8 +80,8 @@ const char* figure_of(Served what) {
   return kNames[static_cast<size_t>(what)];
 }
 
-// The tables of decodes are also part of steps with chunks, and of the first steps of a graph key: what the
-// tables lose here is added to those steps.
+// The tables of decodes are also part of steps with chunks, and of steps that are launched kernel by kernel:
+// what the tables lose here is added to those steps.
 MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const std::string& heads,
                          uint32_t layers) {
   const BehindFew few(device);
@@ -96,9 +93,8 @@ MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const 
   }
   shift("chunk host mixed", model, &device.tables,
         [&](uint32_t requests, uint32_t) { return -few.at(requests); });
-  shift("new graph host", model, &device.tables, [&](uint32_t requests, uint32_t use) {
-    return use < GraphShapes::kMost ? us_of(device, static_cast<Served>(use)) - few.at(requests) : 0;
-  });
+  shift("launched host", model, &device.tables,
+        [&](uint32_t requests, uint32_t) { return -few.at(requests); });
   const double rows = us_of(device, Served::kFewRows);
   shift("chunk host", model, &device.tables,
         [&](uint32_t tokens, uint32_t) { return tokens <= GraphShapes::kManyRows ? rows : 0; });

@@ -1,5 +1,5 @@
 // Corrections of the tables to steps as they are served: tables hold steps that a benchmark repeats. `kvtwin
-// calibrate methods` fits them on a run in which nothing is dropped or chosen
+// calibrate device` takes them from a run in which nothing is dropped or chosen
 // (scenarios/validate/served_fit.h); here they are applied to the tables that price steps.
 //
 // A served replay of few requests is shorter than the tables' by a constant where the last step that was
@@ -20,9 +20,6 @@
 namespace kvtwin {
 
 enum class Served : uint8_t {
-  kNew,  // the first steps of a graph key, as GraphUse
-  kCaptured,
-  kInstantiated,
   kBehindMany,  // replays after a step of many tokens, once no chunk lowers the clock
   kFewRows,     // steps with prompts, of few tokens
   kBehindFew2,  // replays after a step of few tokens, of up to 2 requests, 4, 8, ...
@@ -32,7 +29,7 @@ enum class Served : uint8_t {
   kBehindFew32,
   kBehindFew64,
 };
-constexpr size_t kServed = 11;
+constexpr size_t kServed = 8;
 constexpr size_t kServedRequests = 6;  // kBehindFew2 and the following ones
 // The name of the figure in a device file: us, measured less the tables' time.
 const char* figure_of(Served what);

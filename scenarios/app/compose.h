@@ -71,8 +71,8 @@ struct Composed {
   std::vector<std::string> notes;              // sentences for the user and for the result
   uint32_t oversized_requests = 0;             // requests that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nullopt: nothing
-  std::optional<MeasuredMethod> method;        // what `cost` takes for the policies from calibration
-  std::optional<ServerProfile> server;         // what `cost` takes from a real server's log
+  std::optional<MeasuredOperations> operations;  // what `cost` takes for the policies from calibration
+  std::optional<ServerProfile> server;           // what `cost` takes from a real server's log
   // Simulated backend: receives every step, each priced through its step graph; null: none (explain.h).
   sim::StepWatcher* watcher = nullptr;
   SampleWatcher* samples = nullptr;  // backends that compute values; null: none

@@ -22,8 +22,8 @@
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
-#include "models/cost_tables/method_cost.h"
-#include "models/cost_tables/sibling_methods.h"
+#include "models/cost_tables/operation_cost.h"
+#include "models/cost_tables/other_operations.h"
 #include "models/files/textproto.h"
 #include "models/serving/server_cost.h"
 #include "models/serving/server_profile.h"
@@ -32,6 +32,7 @@
 #include "scenarios/app/compose_values.h"
 #include "scenarios/app/compression_work.h"
 #include "scenarios/app/formats.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/load/retrieval_options.h"
 
 namespace kvtwin {
@@ -75,7 +76,7 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, E
   return false;
 }
 
-// True if the method adds work to steps that MethodCost measures.
+// True if the method adds work to steps besides attention over its format.
 bool adds_to_steps(const CoreConfig& config) {
   return drops(config) || retrieval_traits(config.policies.retrieval).kind != RetrievalKind::kReadsAll;
 }
@@ -104,13 +105,15 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
       "set these; or ");
 }
 
-// True if our CUDA engine replays decode steps as graphs (engine/cuda/device/step_graphs.h): not for methods
-// that capture every query token, nor for methods that choose on the host.
-bool replays_steps(const CoreConfig& config) {
+// How our CUDA engine replays decode steps (engine/cuda/kv_cache.h, padded_forms): not those of methods that
+// capture every query token, nor of methods that choose on the host.
+DecodeGraphs decode_graphs(const CoreConfig& config) {
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
-  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens) return false;
+  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
+    return DecodeGraphs::kNone;
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
-  return !drops(config) || scorer == nullptr || !scorer->watches_decodes;
+  if (drops(config) && scorer != nullptr && scorer->watches_decodes) return DecodeGraphs::kNone;
+  return kind == RetrievalKind::kReadsAll ? DecodeGraphs::kPrepared : DecodeGraphs::kMet;
 }
 
 // Passes of probe tokens belong to the model's own work.
@@ -118,34 +121,25 @@ void add_passes(PricedPasses priced, const PolicySet& set, std::unique_ptr<CostM
   if (probe_passes(set).any()) *model = std::make_unique<PassCost>(priced, std::move(*model));
 }
 
-// Wraps `model` with the calibration of these policies. Null: there is none; `model` is unchanged and a note
-// reports it.
-std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
-                                       const std::string& profile, Composed* out,
-                                       std::unique_ptr<CostModel>* model) {
-  const PolicySet& set = config.policies;
-  const std::string name = method_name(set);
-  const MeasuredMethod* const own = device.method(name, out->llm.name);
-  std::optional<MeasuredMethod> used;
-  if (own != nullptr) used = *own;
-  if (own == nullptr) {
+// Wraps `model` with the prices of what the policies add. Null: they were not measured; `model` is unchanged
+// and a note reports it.
+std::unique_ptr<CostModel> with_operations(const MeasuredDevice& device, const CoreConfig& config,
+                                           const std::string& profile, Composed* out,
+                                           std::unique_ptr<CostModel>* model) {
+  out->operations = device.operations;
+  if (!device.operations) {
     const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
-    const std::optional<SiblingMethod> sibling = sibling_method(folder, device, name, out->llm, Catalog());
-    if (sibling) used = sibling->method;
-    if (!sibling && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
-    std::string by = "the roofline";
-    if (sibling) by = fmt::format("the mean of what was calibrated on {}", fmt::join(sibling->gpus, " and "));
-    if (sibling && !sibling->models.empty())
-      by += fmt::format(" with {}, by layers and heads,", fmt::join(sibling->models, " and "));
-    out->notes.push_back(
-        fmt::format("{} was not calibrated in {}: {} prices what it adds to steps (kvtwin calibrate methods)",
-                    name, profile, by));
+    const OtherOperations others = operations_of_others(folder, device);
+    out->operations = others.operations;
+    if (!others.operations && !adds_to_steps(config))
+      return nullptr;  // the profile's tables alone price formats
+    out->notes.push_back(fmt::format(
+        "what methods add to steps was not measured in {}: {} prices it (kvtwin calibrate device)", profile,
+        others.operations ? fmt::format("the mean of {}", fmt::join(others.gpus, " and ")) : "the roofline"));
   }
-  if (!used) return nullptr;
-  out->method = *used;
-  add_passes(PricedPasses::kAllButLast, set, model);
-  return std::make_unique<MethodCost>(*used, out->llm.layers, method_facts(config, out->llm),
-                                      !retrieval_traits(set.retrieval).reads_everything(), std::move(*model));
+  if (!out->operations) return nullptr;
+  add_passes(PricedPasses::kAll, config.policies, model);
+  return std::make_unique<OperationCost>(*out->operations, method_work(config, out->llm), std::move(*model));
 }
 
 CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Composed& composed) {
@@ -164,7 +158,7 @@ CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Co
                                  : config.capture_sizes.empty() ? 512
                                                                 : config.capture_sizes.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = replays_steps(config);
+  spec.graphs = decode_graphs(config);
   return spec;
 }
 
@@ -270,7 +264,7 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
   if (spec->measured != nullptr && (adds_to_steps(config) || !spec->precision.empty())) {
-    if (auto priced = with_method(*measured, config, spec->profile, out, &*made)) return priced;
+    if (auto priced = with_operations(*measured, config, spec->profile, out, &*made)) return priced;
   }
   add_passes(work ? PricedPasses::kAll : PricedPasses::kNone, config.policies, &*made);
   if (!work) return std::move(*made);

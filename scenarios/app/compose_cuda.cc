@@ -117,7 +117,6 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
       .kind = kind,
       .spec = config.policies.retrieval_spec,
       .copies = recall_copies(scenario.values),
-      .weights = weights,
       .prefix_cache = config.prefix_cache && placement_traits(config.policies.placement).uses_resident};
   if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
   const auto& instruction = scenario.values.cpu().repeat_instruction();
@@ -126,8 +125,8 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
-                     .ask_response = scenario.values.cpu().judge_tokens() == "response",
-                     .repeat_instruction = {instruction.begin(), instruction.end()}};
+                    .ask_response = scenario.values.cpu().judge_tokens() == "response",
+                    .repeat_instruction = {instruction.begin(), instruction.end()}};
   Errors errors;  // compose() has reported them
   options.partition = load_partition(scenario, weights->llm(), &errors);
   options.planned = planned_fractions(config.policies, options.partition);
@@ -165,10 +164,7 @@ class CudaEngineBackend final : public EngineBackend {
 
 Result<void> CudaEngineBackend::make(const Scenario& scenario, const Composed& composed) {
   const kernels::ScorerDefinition& scorer = *score_spec(scenario.values).scorer;
-  bool reads = cuda::reads_matrices(scorer);
-  for (const CoreConfig& config : composed.options.engines)
-    reads = reads || cuda::reads_matrices(retrieval_traits(config.policies.retrieval).kind);
-  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !reads);
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !cuda::reads_matrices(scorer));
   if (!weights) return tl::unexpected<Error>(weights.error());
   weights_ = std::make_unique<ModelWeights>(std::move(*weights));
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights_);

@@ -14,9 +14,7 @@
 #include "engine/methods/budget_groups.h"
 #include "engine/methods/config.h"
 #include "engine/methods/traits.h"
-#include "kernels/scoring/scorer.h"
 #include "models/catalog/llm.h"
-#include "models/cost_tables/method_cost.h"
 #include "scenarios/load/scenario.h"
 #include "traces/format/sink.h"
 
@@ -28,15 +26,6 @@ struct Composed;
 // Prefixes the path of an error from a catalog or a model with `where`, the place in the scenario.
 inline void add_error(Errors* errors, const std::string& where, const Error& inner) {
   errors->push_back({where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
-}
-
-// Facts that the price of a policy's steps needs besides their shapes.
-inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
-  const PolicySet& set = config.policies;
-  const kernels::ScorerDefinition* const scorer = kernels::find_scorer(set.scorer);
-  const bool sums = scorer != nullptr && scorer->source == kernels::ScoreSource::kSums;
-  return {layout_traits(set.layout).slot_retention == SlotRetention::kRing ? set.budget_spec.kv_entries : 0,
-          retrieval_traits(set.retrieval).reads_everything() && sums ? llm.kv_heads : 0};
 }
 
 // True if our CUDA engine reads requests with dropped slots through lists of entries: bf16 pages of several

@@ -11,7 +11,7 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
-#include "models/cost_tables/method_cost.h"
+#include "models/cost_tables/operation_cost.h"
 #include "scenarios/app/compose_outcomes.h"
 #include "scenarios/app/compose_partition.h"
 #include "scenarios/app/compose_parts.h"
@@ -59,18 +59,15 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
   RetrievalGeometry geometry = retrieval_geometry(spec, copies, kind, llm, config.page_tokens);
   geometry.keeps_prefixes = config.prefix_cache && recalls(kind);
   out.prices.emplace(llm, composed.device, composed.node, tp, geometry);
-  if (composed.method) {
-    const auto us = [&](MethodTerm term) {
-      return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
-    };
-    out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kLoading),
-                              .head_us = price_of(*composed.method, MethodTerm::kRecallingHead),
-                              .page_now_us = us(MethodTerm::kPageNow),
-                              .page_next_us = us(MethodTerm::kPageNext),
-                              .page_mixed_us = us(MethodTerm::kPageMixed),
-                              .concurrent_recall_us = price_of(*composed.method, MethodTerm::kRecallingNext),
-                              .concurrent_page_us = price_of(*composed.method, MethodTerm::kPageConcurrent),
-                              .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
+  if (composed.operations) {
+    const FamilyCounts ns = prices_of(*composed.operations);
+    const double size = kPageUnit.of(config.page_tokens, llm.head_dim);
+    const auto us = [&](Family family) { return ns[static_cast<size_t>(family)] * size / 1e3; };
+    out.prices->set_measured({.page_now_us = us(Family::kPageNow),
+                              .page_next_us = us(Family::kPageNext),
+                              .page_mixed_us = us(Family::kPageMixed),
+                              .concurrent_page_us = us(Family::kPageConcurrent),
+                              .page_launched_us = us(Family::kPageLaunched)});
   }
   sim::GraphPricerSpec pricer;
   pricer.graph.kind = kind;
@@ -208,8 +205,6 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed,
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     if (composed.server && engine.first_step_host.ns == 0)
       engine.first_step_host.ns = composed.server->times.first_step_ns;
-    if (composed.method && engine.first_step_host.ns == 0)
-      engine.first_step_host.ns = std::llround(price_of(*composed.method, MethodTerm::kFirstStep) * 1e3);
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
     engine.watcher = composed.watcher;
@@ -231,8 +226,8 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
   std::optional<sim::PartitionPrice> partition;  // equal engines share memoised prices
-  // A calibrated method's measured steps already include the uneven split.
-  if (const auto spec = partition_price_spec(scenario, *composed); spec && !composed->method)
+  // Measured operations already include the uneven split.
+  if (const auto spec = partition_price_spec(scenario, *composed); spec && !composed->operations)
     partition.emplace(*spec);
   for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);

@@ -53,7 +53,6 @@ void add_import_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
 void add_evaluate_command(CLI::App& app, int* status);
 void add_calibrate_device_command(CLI::App* calibrate, int* status);
-void add_calibrate_methods_command(CLI::App* calibrate, int* status);
 void add_calibrate_server_command(CLI::App* calibrate, int* status);
 void add_doctor_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);

@@ -190,7 +190,6 @@ void add_calibrate_command(CLI::App& app, int* status) {
   CLI::App* const calibrate = app.add_subcommand("calibrate");
   calibrate->require_subcommand(1);
   add_calibrate_device_command(calibrate, status);
-  add_calibrate_methods_command(calibrate, status);
   add_calibrate_server_command(calibrate, status);
   CLI::App* const policy = calibrate->add_subcommand("policy");
   policy->require_subcommand(1);

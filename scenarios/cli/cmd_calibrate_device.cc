@@ -2,18 +2,25 @@
 // names.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "models/catalog/catalog.h"
 #include "models/cost_tables/measured_device.h"
+#include "models/cost_tables/thin_tables.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/load/shipped.h"
+#include "scenarios/validate/operation_calibration.h"
+#include "scenarios/validate/recordings.h"
 #ifdef KVTWIN_HAVE_CUDA
 #include "engine/calibrate/anchor_device.h"
 #include "engine/calibrate/calibrate_device.h"
@@ -24,10 +31,79 @@ namespace kvtwin {
 namespace {
 
 struct DeviceArguments {
-  std::string out, model = "llama-3.1-8b", commit, anchors, formats;
+  std::string out, model = "llama-3.1-8b", commit, anchors, formats, operations, recorded, keep;
+  std::vector<std::string> scenarios;
   uint32_t page_tokens = 16;
   bool quick = false, quiet = false, rescale = false;
 };
+
+namespace fs = std::filesystem;
+
+int write_device(const DeviceArguments& arguments, const MeasuredDevice& device, const std::string& summary) {
+  const std::string text = measured_device_textproto(device);
+  if (arguments.out.empty()) {
+    fmt::print("{}", text);
+    return kExitDone;
+  }
+  if (Result<void> ok = write_text(arguments.out, text); !ok) return complain(ok.error(), kExitEnvironment);
+  fmt::print("{}\nwritten: {}   (cost.profile of a scenario)\n", summary, arguments.out);
+  return kExitDone;
+}
+
+// The shipped scenarios whose steps have the operations of all methods.
+std::vector<std::string> operation_scenarios() {
+  std::vector<std::string> out;
+  std::error_code failed;
+  const fs::path folder = fs::path(path_of_shipped("suites/calibration/dense")).parent_path();
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    if (at->path().extension() == ".textproto") out.push_back(at->path().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Adds the operations of methods to *device. The exit status.
+int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
+  OperationCalibrationRequest request;
+  request.scenarios = arguments.scenarios.empty() ? operation_scenarios() : arguments.scenarios;
+  request.record = arguments.recorded.empty();
+  if (request.record) {
+    if (Result<void> ok = check_can_record("kvtwin calibrate device"); !ok)
+      return complain(ok.error(), kExitNoBackend);
+  }
+  const Result<LlmSpec> llm = Catalog().llm(device->model);
+  if (!llm) return complain(llm.error());
+  thin_tables(llm->layers, kPointsMax, device);  // before operations are the difference to them
+  request.sets = {"model.name=" + device->model};
+  request.work = (fs::temp_directory_path() / fmt::format("kvtwin-operations-{}", getpid())).string();
+  request.recordings = !request.record          ? arguments.recorded
+                       : arguments.keep.empty() ? request.work + "/runs"
+                                                : arguments.keep;
+  std::error_code ignored;
+  for (const std::string& folder : {request.work, request.recordings})
+    fs::create_directories(folder, ignored);
+  if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  Errors failed;
+  Result<MeasuredDevice> found = make_error("", "");
+  if (Result<void> ok = take_gpu_of(request.recordings, request.record); !ok) {
+    found = tl::unexpected<Error>(ok.error());
+  } else {
+    found = calibrate_operations(request, std::move(*device), &failed);
+  }
+  fs::remove_all(request.work, ignored);
+  if (!found) return complain(found.error());
+  *device = std::move(*found);
+  for (const Error& error : failed) fmt::print(stderr, "{}\n", error.text());
+  return kExitDone;
+}
+
+// Only the operations, added to a file of this GPU.
+int run_operations(const DeviceArguments& arguments) {
+  Result<MeasuredDevice> device = load_measured_device(arguments.operations);
+  if (!device) return complain(device.error());
+  if (const int status = add_operations(arguments, &*device); status != kExitDone) return status;
+  return write_device(arguments, *device, operations_table(*device->operations));
+}
 
 #ifdef KVTWIN_HAVE_CUDA
 
@@ -43,10 +119,8 @@ std::string summary_of(const MeasuredDevice& device) {
   std::string out =
       fmt::format("{}, driver {}, CUDA {}, SM clock {} to {} MHz, {}\n", device.gpu, device.driver,
                   device.cuda, device.sm_mhz_min, device.sm_mhz_max, device.model);
-  size_t points = 0;
-  for (const MeasuredTable& table : device.tables) points += table.rows.size();
-  out += fmt::format("{} tables of {} sizes\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", device.tables.size(),
-                     points, "", "median", "p10", "p90");
+  out += fmt::format("{} points of curves\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", points_of(device), "",
+                     "median", "p10", "p90");
   for (const MeasuredFigure& one : device.figures)
     out += fmt::format("  {:<50}{:>12.2f}{:>10.2f}{:>10.2f}  {}\n", one.name, one.value, one.p10, one.p90,
                        one.unit);
@@ -109,14 +183,12 @@ int run_device(const DeviceArguments& arguments) {
     device = cuda::with_formats(request, std::move(*device));
   }
   if (!device) return complain(device.error(), kExitNoBackend);
-  const std::string text = measured_device_textproto(*device);
-  if (arguments.out.empty()) {
-    fmt::print("{}", text);
-    return kExitDone;
+  std::string summary = summary_of(*device);
+  if (arguments.formats.empty() && !arguments.quick) {
+    if (const int status = add_operations(arguments, &*device); status != kExitDone) return status;
+    summary += "\n" + operations_table(*device->operations);
   }
-  if (Result<void> ok = write_text(arguments.out, text); !ok) return complain(ok.error(), kExitEnvironment);
-  fmt::print("{}\nwritten: {}   (cost.profile of a scenario)\n", summary_of(*device), arguments.out);
-  return kExitDone;
+  return write_device(arguments, *device, summary);
 }
 
 #else
@@ -140,10 +212,15 @@ void add_calibrate_device_command(CLI::App* calibrate, int* status) {
   command->add_option("--commit", arguments->commit);
   command->add_option("--anchors", arguments->anchors);
   command->add_option("--formats", arguments->formats);
+  command->add_option("--operations", arguments->operations);
+  command->add_option("--recorded", arguments->recorded);
+  command->add_option("--keep", arguments->keep);
+  command->add_option("--scenario", arguments->scenarios)->expected(1)->allow_extra_args(false)->take_all();
   command->add_flag("--rescale", arguments->rescale);
   command->add_flag("--quick", arguments->quick);
   command->add_flag("--quiet", arguments->quiet);
-  command->callback([=] { *status = run_device(*arguments); });
+  command->callback(
+      [=] { *status = arguments->operations.empty() ? run_device(*arguments) : run_operations(*arguments); });
 }
 
 }  // namespace kvtwin

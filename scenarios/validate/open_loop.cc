@@ -54,19 +54,16 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
     if (const auto found = known.find(step); found != known.end()) recalls = found->second.recalls;
   }
   pricer.prepare(launched.shape, *launched.entries, launched.offset, recalls);
-  out->counts = method_counts(pricer.reads(), pricing_.facts);
+  out->counts = family_counts(pricer.reads(), pricing_.work);
   out->attention = us_of(pricer.attention());
+  const double size = kPageUnit.of(pricing_.work.page_tokens, pricing_.work.head_dim);
+  const auto count = [&](Family family) -> double& { return out->counts[static_cast<size_t>(family)]; };
   for (const LayerRecall& recall : recalls) {
-    const double size = pricing_.page_tokens / kMethodPageTokens;
-    const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
-    out->counts[static_cast<size_t>(before)] += size * recall.blocking;
-    out->counts[static_cast<size_t>(MethodTerm::kLoading)] += recall.blocking > 0 ? 1 : 0;
-    out->counts[static_cast<size_t>(MethodTerm::kRecallingHead)] += recall.heads_waiting();
-    out->counts[static_cast<size_t>(MethodTerm::kRecallingNext)] += recall.background > 0 ? 1 : 0;
-    out->counts[static_cast<size_t>(MethodTerm::kPageNext)] += size * recall.background;
-    out->counts[static_cast<size_t>(MethodTerm::kPageConcurrent)] += recall.background;
+    count(launched.chunks.empty() ? Family::kPageNow : Family::kPageMixed) += size * recall.blocking;
+    count(Family::kPageNext) += size * recall.background;
+    count(Family::kPageConcurrent) += size * recall.background;
     if (launched.chunks.empty() && pricer.reads().launched())
-      out->counts[static_cast<size_t>(MethodTerm::kPageLaunched)] += recall.background;
+      count(Family::kPageLaunched) += size * recall.background;
   }
   const Ticks begin = begun.ns * kTicksPerNs;
   const Ticks end = pricer.evaluate(begin).end;
@@ -95,7 +92,7 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   memory->graphs.add(graph_key, GraphShapes::started_rows(shape));
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
-  out.counts = method_counts(shape, pricing_.facts);
+  out.counts = family_counts(shape, pricing_.work);
   const Ticks through = graph ? graph_ticks(engine, step, launched, begun, ended, &out) : 0;
   const StepShape& reads = graph ? pricing_.pricers[engine]->reads() : shape;
   const StepCost cost = pricing_.cost->step(reads);
@@ -173,10 +170,13 @@ std::vector<PricedStep> OpenLoop::steps() const {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
     Memory memory{RecentLoad(pricing_.cost->load_window()), BusyPeriod(pricing_.cost->forgets_after()),
                   GraphShapes(pricing_.cost->graphs_kept())};
+    const std::vector<Log::CoalescedSteps>& runs = log_.engines[engine].coalesced_runs;
+    auto run = runs.begin();
     for (const auto& [step, launched] : launched_[engine]) {
+      while (run != runs.end() && run->step + run->steps <= step) ++run;  // that the step is one of
       const Instant before = step == 0 ? Instant{} : ends[step - 1];
-      const PricedStep one =
-          priced(engine, step, launched, std::max(before, launched.at), ends[step], &memory);
+      PricedStep one = priced(engine, step, launched, std::max(before, launched.at), ends[step], &memory);
+      if (run != runs.end()) one.host = us_of(run->outcome.host) / static_cast<double>(run->steps);
       if (one.measured > 0) out.push_back(one);
     }
   }

@@ -21,7 +21,7 @@
 #include "models/cost/cost_model.h"
 #include "models/cost/graph_shapes.h"
 #include "models/cost/recent_load.h"
-#include "models/cost_tables/method_cost.h"
+#include "models/cost_tables/operation_cost.h"
 #include "sim/clock/graph_pricer.h"
 
 namespace kvtwin {
@@ -29,12 +29,13 @@ namespace kvtwin {
 // Times in us.
 struct PricedStep {
   double measured = 0, predicted = 0;
-  double low = 0, high = 0;  // interval in which the model expects the time
+  double low = 0, high = 0;  // range in which the model expects the time
+  double host = 0;           // part of `measured`: policy, client and driver, as recorded
   bool chunks = false;       // the step computes prompt tokens, or passes of probe tokens
   uint64_t step = 0;
   uint32_t padded = 0, samples = 0;
   uint32_t longest = 0;                     // longest context among its decodes
-  MethodCounts counts{};                    // work of the method
+  FamilyCounts counts{};                    // operations of the method
   double dense = 0;                         // part of `predicted`: the time without the method's work
   double attention = 0;                     // part of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the weakest of its prices
@@ -66,9 +67,8 @@ struct StepPricing {
   CostModel* cost = nullptr;
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // the run's data-dependent outcomes; null: not recorded
-  MethodFacts facts{};                         // for method_counts()
-  uint32_t page_tokens = 16;
-  bool lists_entries = false;  // StepShape::listed_decodes
+  MethodWork work{};                           // for family_counts()
+  bool lists_entries = false;                  // StepShape::listed_decodes
 };
 
 class OpenLoop final : public Observer {

@@ -13,6 +13,7 @@
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_retrieving.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/app/results.h"
 #include "scenarios/output/result_folder.h"
 #include "scenarios/validate/divergence.h"
@@ -54,25 +55,33 @@ class Evictions final : public Observer {
 
 std::string detail_titles() {
   std::string out =
-      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,dense_us,longest";
-  for (size_t i = 0; i < kMethodTerms; ++i) out += fmt::format(",{}", name_of(static_cast<MethodTerm>(i)));
+      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,low_us,high_us,"
+      "dense_us,longest";
+  for (size_t i = 0; i < kOperationFamilies; ++i) out += fmt::format(",{}", name_of(static_cast<Family>(i)));
   return out += '\n';
 }
 
 struct Priced {
   std::vector<double> steps, decodes, chunks, copies;
+  std::vector<double> half_widths;  // relative, of the ranges of steps
+  double in_range = 0;              // steps
   std::string details;
 };
+
+double percent_of(double part, size_t all) {
+  return 100 * part / std::max<double>(1, static_cast<double>(all));
+}
 
 void add_details(const std::string& run, const std::vector<PricedStep>& steps,
                  const std::vector<PricedCopy>& copies, std::string* out) {
   for (const PricedStep& s : steps) {
-    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step, s.padded, s.samples,
-                        s.measured, s.predicted, s.dense, s.longest, fmt::join(s.counts, ","));
+    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step,
+                        s.padded, s.samples, s.measured, s.predicted, s.low, s.high, s.dense, s.longest,
+                        fmt::join(s.counts, ","));
   }
   for (const PricedCopy& c : copies) {
-    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
-                        c.ended.ns, c.measured, c.predicted, fmt::join(MethodCounts{}, ","));
+    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,0,0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
+                        c.ended.ns, c.measured, c.predicted, fmt::join(FamilyCounts{}, ","));
   }
 }
 
@@ -80,7 +89,7 @@ void add_details(const std::string& run, const std::vector<PricedStep>& steps,
 Result<Priced> replay_all(const Scenario& scenario, std::vector<Recording>* recordings, Composed* composed,
                           ScenarioValidation* out) {
   Priced all;
-  double predicted = 0, measured = 0, in_range = 0, beyond = 0;
+  double predicted = 0, measured = 0, beyond = 0;
   for (Recording& recording : *recordings) {
     Evictions evictions(recording.log.engines.size());
     // One per recording: pricers keep state between steps.
@@ -100,7 +109,8 @@ Result<Priced> replay_all(const Scenario& scenario, std::vector<Recording>* reco
       all.steps.push_back(step.error());
       (step.chunks ? all.chunks : all.decodes).push_back(step.error());
       predicted += step.predicted, measured += step.measured;
-      in_range += step.measured >= step.low && step.measured <= step.high ? 1 : 0;
+      all.in_range += step.measured >= step.low && step.measured <= step.high ? 1 : 0;
+      all.half_widths.push_back((step.high - step.low) / 2 / step.predicted);
       beyond += step.evidence == Evidence::kExtrapolated ? 1 : 0;
     }
     for (const PricedCopy& copy : copies) all.copies.push_back(copy.error());
@@ -108,9 +118,10 @@ Result<Priced> replay_all(const Scenario& scenario, std::vector<Recording>* reco
   }
   out->steps = statistics_of(all.steps), out->copies = statistics_of(all.copies);
   out->decode_steps = statistics_of(all.decodes), out->chunk_steps = statistics_of(all.chunks);
-  const double count = std::max<double>(1, static_cast<double>(all.steps.size()));
   out->total = measured > 0 ? 100 * (predicted / measured - 1) : 0;
-  out->in_range = 100 * in_range / count, out->extrapolated = 100 * beyond / count;
+  out->in_range = percent_of(all.in_range, all.steps.size());
+  out->half_width = statistics_of(all.half_widths).median;
+  out->extrapolated = percent_of(beyond, all.steps.size());
   return all;
 }
 
@@ -192,6 +203,8 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   if (!priced) return tl::unexpected<Error>(priced.error());
   all->steps.insert(all->steps.end(), priced->steps.begin(), priced->steps.end());
   all->copies.insert(all->copies.end(), priced->copies.begin(), priced->copies.end());
+  all->half_widths.insert(all->half_widths.end(), priced->half_widths.begin(), priced->half_widths.end());
+  all->in_range += priced->in_range;
   all->details += priced->details;
   if (Result<void> ok = compare_runs(request, *scenario, *composed, path, *recordings, &out); !ok)
     return tl::unexpected<Error>(ok.error());
@@ -233,8 +246,7 @@ StepPricing step_pricing(const Composed& composed, const RetrievalSetup& retriev
   out.cost = composed.cost.get();
   for (const auto& pricer : retrieving.pricers) out.pricers.push_back(pricer.get());
   if (recording.outcomes) out.outcomes = &*recording.outcomes;
-  out.facts = method_facts(composed.options.engines.front(), composed.llm);
-  out.page_tokens = composed.options.engines.front().page_tokens;
+  out.work = method_work(composed.options.engines.front(), composed.llm);
   out.lists_entries = lists_entries(composed.options.engines.front());
   return out;
 }
@@ -259,6 +271,8 @@ Result<Validation> run_validation(const ValidateRequest& request) {
   add_exposed_transfers(&out.scenarios);
   for (ScenarioValidation& one : out.scenarios) judge(request.known, &one);
   out.steps = statistics_of(all.steps), out.copies = statistics_of(all.copies);
+  out.in_range = percent_of(all.in_range, all.steps.size());
+  out.half_width = statistics_of(all.half_widths).median;
   out.details = detail_titles() + all.details;
   return out;
 }

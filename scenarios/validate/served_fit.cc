@@ -18,8 +18,7 @@ constexpr size_t kLeast = 12;  // fewest steps for a figure
 std::optional<Served> kind_of(const PricedStep& step) {
   if (step.chunks)
     return step.padded <= GraphShapes::kManyRows ? std::optional(Served::kFewRows) : std::nullopt;
-  if (step.graph != GraphUse::kReplayed) return static_cast<Served>(step.graph);
-  if (step.calm_ms < kCalmMs) return std::nullopt;
+  if (step.graph != GraphUse::kReplayed || step.calm_ms < kCalmMs) return std::nullopt;
   if (step.behind_many) return Served::kBehindMany;
   for (size_t i = 0; i < kServedRequests; ++i) {
     if (step.samples <= 2u << i) return static_cast<Served>(static_cast<size_t>(Served::kBehindFew2) + i);

@@ -60,7 +60,8 @@ struct ScenarioValidation {
   std::vector<ReplayedRun> replayed;
   ErrorStatistics steps, decode_steps, chunk_steps, copies;
   double total = 0;         // error of the summed time of all steps, signed, in percent
-  double in_range = 0;      // percent of steps within the model's interval
+  double in_range = 0;      // percent of steps within the model's range
+  double half_width = 0;    // of the range, in percent of the predicted time: the median
   double extrapolated = 0;  // percent of steps that lie partly outside the tables
   std::vector<ComparedFigure> figures;
   double simulated_ms = 0;      // until the last step ended
@@ -81,7 +82,8 @@ struct Validation {
   std::vector<ScenarioValidation> scenarios;
   std::vector<Error> failed{};    // scenarios that cannot be read or run: the others count without them
   ErrorStatistics steps, copies;  // over all scenarios
-  std::string details{};          // every priced step and copy, as CSV, to analyse errors
+  double in_range = 0, half_width = 0;
+  std::string details{};  // every priced step and copy, as CSV, to analyse errors
   bool good() const;
 };
 

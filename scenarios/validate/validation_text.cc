@@ -41,8 +41,9 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
   if (one.chunk_steps.count > 0)
     *out +=
         fmt::format("    with chunks   {}: {}\n", one.chunk_steps.count, statistics_text(one.chunk_steps));
-  *out += fmt::format("    {:.1f} % of steps within their interval, {:.1f} % partly outside the tables\n",
-                      one.in_range, one.extrapolated);
+  *out += fmt::format(
+      "    {:.1f} % of steps within their range of +-{:.1f} %, {:.1f} % partly outside the tables\n",
+      one.in_range, one.half_width, one.extrapolated);
   if (one.copies.count > 0)
     *out += fmt::format("    {} copies: {}\n", one.copies.count, statistics_text(one.copies));
   *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>10}{:>8}  {}\n", "closed loop", "simulated", "real",
@@ -81,6 +82,7 @@ Json scenario_json(const ScenarioValidation& one) {
                       {"copies", statistics_json(one.copies)},
                       {"total_percent", one.total},
                       {"in_range_percent", one.in_range},
+                      {"half_width_percent", one.half_width},
                       {"extrapolated_percent", one.extrapolated}};
   out["parts_at"] = one.parts_at;
   out["figures"] = Json::array();
@@ -129,7 +131,8 @@ std::string validation_table(const Validation& validation) {
                      validation.scenarios.size(), validation.steps.count, statistics_text(validation.steps));
   if (validation.copies.count > 0)
     out += fmt::format("; {} copies, {}", validation.copies.count, statistics_text(validation.copies));
-  return out + "\n";
+  return out + fmt::format("; {:.1f} % of steps within their range of +-{:.1f} %\n", validation.in_range,
+                           validation.half_width);
 }
 
 std::string validation_json(const Validation& validation) {
@@ -139,6 +142,7 @@ std::string validation_json(const Validation& validation) {
   out["good"] = validation.good();
   out["steps"] = statistics_json(validation.steps);
   out["copies"] = statistics_json(validation.copies);
+  out["in_range_percent"] = validation.in_range, out["half_width_percent"] = validation.half_width;
   out["scenarios"] = Json::array();
   for (const ScenarioValidation& one : validation.scenarios) out["scenarios"].push_back(scenario_json(one));
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

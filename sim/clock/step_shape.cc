@@ -47,7 +47,7 @@ StepShape shape_of(const LaunchStep& command, bool lists_entries, std::vector<Ch
         chunks->push_back({entry.tokens, entry.live(), entry.low_bit, lists_entries && entry.dropped > 0});
         break;
       case EntryKind::kProbe:
-        passes->push_back({entry.tokens, entry.live(), entry.passes_left == 0});
+        passes->push_back({entry.tokens, entry.live()});
         pass_tokens += entry.tokens;
         break;
     }

@@ -2,8 +2,9 @@
 // and launched without one, with the same engine settings, in sequence.
 //
 // Quest, FreeKV: all requests start with copies of one prompt of 8,192 tokens. FreeKV's outcomes are forced:
-// it corrects no head and recalls 2 % of the selected pages, after attention. SnapKV: requests have the
-// length that a budget retains; no entry is dropped. KIVI: cuda_step_bench.
+// it corrects no head and recalls 2 % of the selected pages, after attention. ShadowKV, InfiniGen: prompts of
+// their own, directions that are unit vectors, choices and recalls as the random weights give them. SnapKV:
+// requests have the length that a budget retains; no entry is dropped. KIVI: cuda_step_bench.
 
 #include <benchmark/benchmark.h>
 
@@ -22,8 +23,10 @@ namespace {
 
 using namespace kvtwin;
 using kvtwin::testing::kFreekv;
+using kvtwin::testing::kInfinigen;
 using kvtwin::testing::kQuest;
 using kvtwin::testing::kReadAll;
+using kvtwin::testing::kShadowkv;
 using kvtwin::testing::RetrievalName;
 using namespace kvtwin::bench;
 using Clock = std::chrono::steady_clock;
@@ -50,7 +53,7 @@ class MethodServer {
     config_.rows_max = kChunk, config_.samples_max = shape.requests;
     if (!graphs) config_.graphs_max = 0;
     engine_ = must_be(cuda::CudaEngine::make(config_, model.device.get(), &tokens_, make_cache(model)));
-    shape.method == kReadAll ? begin_alone() : begin_with_copies();
+    alone() ? begin_alone() : begin_with_copies();
     context_ = shape.context + kTail;
   }
 
@@ -81,15 +84,22 @@ class MethodServer {
   double issued() const { return static_cast<double>(engine_->issued().ns) / 1e9; }
 
  private:
-  bool resident() const { return shape_.method == kFreekv; }
+  bool resident() const { return recalls(shape_.method); }
+  // ShadowKV, InfiniGen: kept rows of prefixes would be part of their steps.
+  bool factored() const { return resident() && shape_.method != kFreekv; }
+  bool alone() const { return shape_.method == kReadAll || factored(); }
 
   cuda::OwnedCache make_cache(const NamedModel& model) const {
     const cuda::KvMemory memory{kPage, config_.pages_gpu, config_.pages_host, config_.rows_max};
     if (shape_.method != kReadAll) {
       RetrievalSpec spec = retrieval_defaults(shape_.method);
-      return must_be(cuda::make_retrieved(
-          {.kind = shape_.method, .spec = spec, .copies = shape_.copies, .prefix_cache = true}, memory,
-          model.llm));
+      return must_be(
+          cuda::make_retrieved({.kind = shape_.method,
+                                .spec = spec,
+                                .copies = factored() ? recall_copies(shape_.method) : shape_.copies,
+                                .unit_directions = true,
+                                .prefix_cache = !alone()},
+                               memory, model.llm));
     }
     CoreConfig core;
     core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.requests_max = shape_.requests + 1;
@@ -108,9 +118,10 @@ class MethodServer {
     return PageId{1 + number * (shape_.requests + 1) + request};
   }
   // The common prompt has one set of host pages.
-  uint32_t own_host_copies() const { return each_ - shape_.context / kPage; }
+  uint32_t shared_pages() const { return alone() ? 0 : shape_.context / kPage; }
+  uint32_t own_host_copies() const { return each_ - shared_pages(); }
   PageId host_copy(uint32_t request, uint32_t number) const {
-    const uint32_t shared = shape_.context / kPage;
+    const uint32_t shared = shared_pages();
     const uint32_t at = request == shape_.requests || number < shared
                             ? number
                             : each_ + request * own_host_copies() + number - shared;
@@ -204,10 +215,12 @@ void method_step(benchmark::State& state, const char* name, Shape shape) {
   }
   const NamedModel& model = model_named(name);
   for (auto unused : state) {
-    const StepCost with = steps(model, shape, true), without = steps(model, shape, false);
-    const bool repeats = shape.copies.copy == HostCopy::kKernel;  // else the host starts copies
+    // Else the host starts copies, or keeps factors.
+    const bool repeats =
+        shape.copies.copy == HostCopy::kKernel && (!recalls(shape.method) || shape.method == kFreekv);
+    const StepCost with = steps(model, shape, true), without = repeats ? steps(model, shape, false) : with;
     KVT_CHECK(with.digest == without.digest && without.replays == 0);
-    KVT_CHECK(repeats ? with.replays > kSteps / 2 : with.replays == 0);
+    KVT_CHECK(!repeats || with.replays > kSteps / 2);
     state.SetIterationTime(with.step);
     state.counters["us issued"] = with.issued * 1e6;
     state.counters["us step without graph"] = without.step * 1e6;
@@ -233,6 +246,8 @@ KVT_METHOD(8B_freekv_nhd_strided_32x8k, "llama-3.1-8b",
 KVT_METHOD(8B_freekv_nhd_each_piece_32x8k, "llama-3.1-8b",
            Shape{.method = kFreekv, .copies = {HostPageLayout::kNhd, HostCopy::kEachPiece, 1}});
 KVT_METHOD(8B_freekv_1x8k, "llama-3.1-8b", Shape{kFreekv, 1});
+KVT_METHOD(8B_shadowkv_4x4k, "llama-3.1-8b", Shape{kShadowkv, 4, 4096});
+KVT_METHOD(8B_infinigen_4x4k, "llama-3.1-8b", Shape{kInfinigen, 4, 4096});
 KVT_METHOD(8B_snapkv_32x1k, "llama-3.1-8b", Shape{kReadAll, 32, 1024});
 KVT_METHOD(8B_snapkv_1x1k, "llama-3.1-8b", Shape{kReadAll, 1, 1024});
 

@@ -36,23 +36,22 @@ class Validate(CommandLine):
             self.assertIn("same decisions  1 of 1 real runs", outcome.out)
 
 
-class CalibrateMethods(CommandLine):
-    def test_prices_are_fitted_to_recorded_runs_and_errors_name_the_missing_input(self):
-        words = ("calibrate", "methods", SNAPKV, "--quiet", f"--profile={MODELS}/measured/h200.textproto")
-        self.refused("needs one of --recorded and --keep", *words)
+class CalibrateOperations(CommandLine):
+    def test_operations_follow_from_recorded_runs_and_errors_name_the_missing_input(self):
+        words = ("calibrate", "device", f"--scenario={SNAPKV}", "--quiet", f"--operations={MODELS}/measured/h200.textproto")
         self.refused("holds no recording", *words, "--recorded=none")
         learnt = self.kvtwin(*words, f"--recorded={SOURCE}/tests/golden/h200", "--out=learnt.textproto")
-        self.assertIn("snapkv/uniform/compact", learnt.out)
-        self.assertIn('term { of: "compression"', self.read("learnt.textproto"))
-        # The fitted prices are read back, and other methods' prices are preserved.
+        self.assertIn("entry ranked", learnt.out)
+        self.assertIn('price { of: "entry ranked"', self.read("learnt.textproto"))
+        # The prices are read back.
         again = self.kvtwin("run", SNAPKV, "--quiet", "--no-write",
                             f"--set=cost.profile={self.folder}/learnt.textproto")
-        self.assertNotIn("was not calibrated", again.out)
+        self.assertNotIn("was not measured", again.out)
 
-    def test_an_uncalibrated_method_is_priced_by_the_roofline_and_the_output_states_it(self):
-        run = self.kvtwin("run", SNAPKV, "--quiet", "--no-write", "--set=policies.scorer=keydiff",
-                          "--set=policies.budget_options.chunk_tokens=512")
-        self.assertIn("keydiff/uniform/compact was not calibrated", run.out)
+    def test_a_profile_without_operations_takes_those_of_other_gpus_and_says_so(self):
+        run = self.kvtwin("run", SNAPKV, "--quiet", "--no-write",
+                          f"--set=cost.profile={SOURCE}/tests/golden/h100/third/device.textproto")
+        self.assertIn("what methods add to steps was not measured", run.out)
 
 
 main()

@@ -109,10 +109,6 @@ inline std::vector<NamedList> named_lists() {
        false, true, kInLayers},
       {"streaming_llm_wraps",
        dropping_list({false, false, true}, true, {.plans_layers = true, .wraps = true})},
-      {"turn_start_compresses",
-       dropping_list({false, false, true}, true,
-                     {.plans_layers = true, .captures = true, .before = 1, .moves = false}),
-       false, false, kBehind},
       {"triaxial_decode", packed_list({}, true, false)},
       {"triaxial_chunk", packed_list(kChunks, false, true)}};
 }

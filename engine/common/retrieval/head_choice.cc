@@ -10,14 +10,10 @@
 namespace kvtwin::cpu {
 namespace {
 
-// A token counts if its score is within kAlpha of the largest (docs/design/methods/freekv.md#timelines: 5 for
-// Llama).
-constexpr float kAlpha = 5;
-
 uint32_t count_near_top(const std::vector<float>& scores) {
   const float top = *std::max_element(scores.begin(), scores.end());
   return static_cast<uint32_t>(
-      std::count_if(scores.begin(), scores.end(), [&](float s) { return s > top - kAlpha; }));
+      std::count_if(scores.begin(), scores.end(), [&](float s) { return s > top - kNearTop; }));
 }
 
 }  // namespace

@@ -32,6 +32,10 @@ struct HeadChoice {
 HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t count,
                         const PageCandidates& candidates, const float* q, uint64_t* nan = nullptr);
 
+// InfiniGen: a token counts if its score is within this of the largest
+// (docs/design/methods/freekv.md#timelines: 5 for Llama).
+constexpr float kNearTop = 5;
+
 // InfiniGen: the positions in [first, end) that each KV head reads, ascending. All heads read the same number
 // of tokens: the mean number of tokens close to each query head's best, at most `most`. q
 // [query_heads][head_dim], rotated.

@@ -28,12 +28,13 @@ double energy(const std::vector<double>& gram, size_t at, const double* x, uint3
 
 }  // namespace
 
-PartialKeys::PartialKeys(const LlmSpec& llm, int64_t columns_q32)
+PartialKeys::PartialKeys(const LlmSpec& llm, int64_t columns_q32, bool unit)
     : heads_(llm.kv_heads),
       group_(llm.query_heads / llm.kv_heads),
       dim_(llm.head_dim),
       columns_(columns_of(llm.head_dim, columns_q32)),
-      queries_(size_t{heads_} * dim_ * dim_),
+      unit_(unit),
+      queries_(unit ? 0 : size_t{heads_} * dim_ * dim_),
       keys_gram_(queries_.size()) {}
 
 void PartialKeys::add(const float* q, const float* k) {
@@ -44,7 +45,7 @@ void PartialKeys::add(const float* q, const float* k) {
       project(h, k + size_t{h} * dim_, partial_.data() + at + size_t{h} * columns_);
     return;
   }
-  for (uint32_t h = 0; h < heads_; ++h) {
+  for (uint32_t h = 0; h < heads_ && !unit_; ++h) {
     const size_t gram = size_t{h} * dim_ * dim_;
     kernels::add_gram_ref(q + size_t{h} * group_ * dim_, group_, dim_, queries_.data() + gram);
     kernels::add_gram_ref(k + size_t{h} * dim_, 1, dim_, keys_gram_.data() + gram);
@@ -55,6 +56,12 @@ void PartialKeys::add(const float* q, const float* k) {
 void PartialKeys::choose_columns() {
   KVT_CHECK(directions_.empty());
   for (uint32_t h = 0; h < heads_; ++h) {
+    if (unit_) {
+      const size_t first = directions_.size();
+      directions_.resize(first + size_t{columns_} * dim_);
+      for (uint32_t c = 0; c < columns_; ++c) directions_[first + size_t{c} * dim_ + c] = 1;
+      continue;
+    }
     const size_t at = size_t{h} * dim_ * dim_;
     const auto from = queries_.begin() + static_cast<ptrdiff_t>(at);
     const kernels::Eigen eigen =

@@ -20,8 +20,9 @@ namespace kvtwin::cpu {
 
 class PartialKeys {
  public:
-  // The number of columns per head follows from `columns_q32` and is at least 1.
-  PartialKeys(const LlmSpec& llm, int64_t columns_q32);
+  // The number of columns per head follows from `columns_q32` and is at least 1. `unit`: for benches:
+  // directions are unit vectors, which cost nothing.
+  PartialKeys(const LlmSpec& llm, int64_t columns_q32, bool unit = false);
 
   // The next token: q [query_heads][head_dim], k [kv_heads][head_dim], both rotated.
   void add(const float* q, const float* k);
@@ -36,8 +37,14 @@ class PartialKeys {
   // Projects a query q [head_dim] of a head's group: partial [columns()].
   void project(uint32_t head, const float* q, float* partial) const;
 
+  // What choose_columns() made: [kv_heads][columns][head_dim], and the partial keys of all tokens,
+  // [tokens][kv_heads][columns].
+  const std::vector<float>& directions() const { return directions_; }
+  const std::vector<float>& keys() const { return partial_; }
+
  private:
   const uint32_t heads_, group_, dim_, columns_;
+  const bool unit_;
   std::vector<double> queries_, keys_gram_;  // [kv_heads][head_dim][head_dim]
   std::vector<float> keys_;                  // [tokens][kv_heads][head_dim], until columns are selected
   std::vector<float> directions_;            // [kv_heads][columns][head_dim]

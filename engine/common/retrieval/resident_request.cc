@@ -36,4 +36,10 @@ void ResidentRequest::add_factors(const PrefixRows& rows, uint32_t layer, uint32
   }
 }
 
+void ResidentRequest::factorise() {
+  for (ResidentLayer& layer : layers) {
+    if (layer.shadow != nullptr) layer.shadow->factorise();
+  }
+}
+
 }  // namespace kvtwin::cpu

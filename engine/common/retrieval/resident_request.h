@@ -77,6 +77,9 @@ struct ResidentRequest {
   // Adds the tokens of all host pages to the factors of layers from `layer` on, in the original order.
   void add_factors(const PrefixRows& rows, uint32_t layer, uint32_t page_tokens);
 
+  // ShadowKV: factorises the keys of every layer, for the steps to come.
+  void factorise();
+
   std::vector<kernels::ReadRun> pages;     // whole GPU pages: by position, then the resident pages
   std::vector<kernels::ReadRun> resident;  // pages of dense layers, by position
   std::vector<uint32_t> host_copies;       // host pages, by position

@@ -318,6 +318,10 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
     ResidentRequest& request = requests_.at(entry.request);
     if (offloaded_ && entry.samples && !request.in_resident)
       enter_resident(&request, entry.context + entry.tokens);
+    // If the next step chooses pages. (ShadowKV)
+    if (request.in_resident &&
+        request_retrieves(spec_, memory_.page_tokens, entry.context + entry.tokens + 1))
+      request.factorise();
   }
   values->recalls = recalls_;
 }

@@ -31,7 +31,6 @@ void RetrievedCache::enter_resident(ResidentRequest* request, uint32_t tokens) {
 void RetrievedCache::fill_slots(uint32_t layer, ResidentRequest* request, uint32_t pages) {
   ResidentLayer& own = request->layers[layer];
   own.heads.resize(llm_.kv_heads);
-  if (own.shadow != nullptr) own.shadow->factorise();
   if (own.partial != nullptr) return;  // InfiniGen retains no selection between steps
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     HeadResidentPages& head = own.heads[h];

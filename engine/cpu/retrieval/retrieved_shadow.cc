@@ -14,7 +14,6 @@ void RetrievedCache::rebuild_and_read(uint32_t layer, const Row& row, const floa
   ResidentRequest* const request = row.request;
   ResidentLayer& own = request->layers[layer];
   if (own.heads.empty()) outgrow(layer, request);
-  own.shadow->factorise();
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     HeadResidentPages& head = own.heads[h];
     const HeadChoice choice =

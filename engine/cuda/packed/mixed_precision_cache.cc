@@ -46,11 +46,6 @@ Result<OwnedCache> MixedPrecisionCache::make(const MixedPrecisionOptions& option
     pool.pages = std::move(*pages);
   }
   out->pools_[0].pages.share_host(out->pools_[1].pages);
-  Result<StagedEntries> staged = StagedEntries::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens,
-                                                     memory.rows_max, memory.poison);
-  if (!staged) return tl::unexpected<Error>(staged.error());
-  out->staged_ = std::move(*staged);
-  out->staged_.spans().resize(2);
   out->waiting_ = ExactEntries(*llm, memory.page_tokens);
   if (options.fused) {
     Result<PackedAttention> fused =
@@ -58,6 +53,12 @@ Result<OwnedCache> MixedPrecisionCache::make(const MixedPrecisionOptions& option
     if (!fused) return tl::unexpected<Error>(fused.error());
     out->fused_ = std::move(*fused);
   }
+  Result<StagedEntries> staged =
+      StagedEntries::make(llm, unpacked_expected(*llm, memory, out->fused_.ready(), memory.page_tokens),
+                          memory.rows_max, memory.poison);
+  if (!staged) return tl::unexpected<Error>(staged.error());
+  out->staged_ = std::move(*staged);
+  out->staged_.spans().resize(2);
   return OwnedCache(out.release());
 }
 

@@ -41,19 +41,20 @@ Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemor
                                memory.pages_gpu, memory.pages_host);
   if (!pages) return tl::unexpected<Error>(pages.error());
   out->pool_.pages = std::move(*pages);
-  Result<StagedEntries> staged = StagedEntries::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens,
-                                                     memory.rows_max, memory.poison);
-  if (!staged) return tl::unexpected<Error>(staged.error());
-  out->staged_ = std::move(*staged);
-  out->staged_.spans().resize(1);
-  if (out->kivi()) {
-    out->exact_ = ExactEntries(*llm, options.residual_tokens);
-  }
   if (options.fused) {
     Result<PackedAttention> fused =
         PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu, out->kivi());
     if (!fused) return tl::unexpected<Error>(fused.error());
     out->fused_ = std::move(*fused);
+  }
+  Result<StagedEntries> staged = StagedEntries::make(
+      llm, unpacked_expected(*llm, memory, out->fused_.ready(), 2 * options.residual_tokens), memory.rows_max,
+      memory.poison);
+  if (!staged) return tl::unexpected<Error>(staged.error());
+  out->staged_ = std::move(*staged);
+  out->staged_.spans().resize(1);
+  if (out->kivi()) {
+    out->exact_ = ExactEntries(*llm, options.residual_tokens);
   }
   return OwnedCache(out.release());
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cuda/caches.h"
 #include "engine/cuda/device/cuda_check.h"
 
 namespace kvtwin::cuda {
@@ -14,6 +15,13 @@ namespace {
 std::string spans_shape(uint32_t spans) { return fmt::format("{} spans", spans); }
 
 }  // namespace
+
+uint64_t unpacked_expected(const LlmSpec& llm, const KvMemory& memory, bool decodes_packed,
+                           uint32_t each_decode) {
+  const uint64_t all = uint64_t{memory.pages_gpu} * memory.page_tokens;
+  if (!decodes_packed || llm.context_window == 0) return all;
+  return std::min(all, 2 * uint64_t{llm.context_window} + uint64_t{memory.requests_max} * each_decode);
+}
 
 void StagedSpans::clear() {
   for (std::vector<KvEntrySpan>* const list : {&from_exact, &gathered, &packed, &unpacked, &to_exact})

@@ -33,6 +33,13 @@ namespace kvtwin::cuda {
 
 constexpr uint32_t kStagedPage = 16;  // tokens: what every attention kernel takes
 
+struct KvMemory;
+// KV entries that a step unpacks: at most all of the pool. Where decodes read packed pages, only the
+// histories of the prompt that a step completes and of the one that it begins are expected, and `each_decode`
+// of every decode; a step that needs more takes it then.
+uint64_t unpacked_expected(const LlmSpec& llm, const KvMemory& memory, bool decodes_packed,
+                           uint32_t each_decode);
+
 // Packed pages of one format.
 struct PackedPages {
   Format format{};

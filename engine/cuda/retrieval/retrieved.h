@@ -1,4 +1,4 @@
-// The door to RetrievedCache (retrieved_cache.h) and HostChosenCache (host_chosen_cache.h), without CUDA's
+// The door to RetrievedCache (retrieved_cache.h) and FactoredCache (factored_cache.h), without CUDA's
 // headers.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RETRIEVED_H_
@@ -37,12 +37,10 @@ struct RetrievedOptions {
   OrderTests tests{};
   // For tests: is notified of the tokens that InfiniGen selected for a head (ascending positions).
   std::function<void(const cpu::HeadAt&, std::span<const uint32_t>)> selected_tokens{};
-  const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
-  bool prefix_cache = false;              // requests may begin with homes of others
+  // For benches: ShadowKV and InfiniGen project on unit vectors, because directions take the host minutes.
+  bool unit_directions = false;
+  bool prefix_cache = false;  // requests may begin with homes of others
 };
-
-// Whether a method reads the model's matrices on the host.
-bool reads_matrices(RetrievalKind kind);
 
 // A sentence that says what is not computed on CUDA, and what would be right.
 std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSpec& spec,

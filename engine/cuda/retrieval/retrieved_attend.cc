@@ -21,8 +21,7 @@ constexpr const char* kSlots = "slots of layer";
 constexpr const char* kQueries = "queries of layer";
 constexpr const char* kChoices = "choices of layer";
 constexpr const char* kHostCopy =
-    "host page by layers";           // by page: a step's recalls and offloads use different pages
-constexpr uint32_t kRecallCtas = 4;  // before attention, with nothing else running
+    "host page by layers";  // by page: a step's recalls and offloads use different pages
 // Concurrently with the step after attention: one warp per SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;

@@ -9,7 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/device/cuda_check.h"
 #include "engine/cuda/page_choosing.h"
-#include "engine/cuda/retrieval/host_chosen_cache.h"
+#include "engine/cuda/retrieval/factored_cache.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -29,7 +29,7 @@ std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSp
   if (page_tokens % 16 != 0)
     return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
   if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
-    return check_host_chosen(kind, spec, copies, llm);
+    return check_factored(kind, spec, copies, llm, page_tokens);
   const uint32_t chosen = selectable_pages(spec, page_tokens);
   if (chosen > kChosenMax)
     return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
@@ -40,11 +40,9 @@ std::optional<std::string> check_retrieved(RetrievalKind kind, const RetrievalSp
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm) {
   if (options.kind == RetrievalKind::kRecallsValues || options.kind == RetrievalKind::kRecallsTokens)
-    return HostChosenCache::make(memory, llm, options);
+    return FactoredCache::make(memory, llm, options);
   return RetrievedCache::make(memory, llm, options);
 }
-
-bool reads_matrices(RetrievalKind kind) { return kind == RetrievalKind::kRecallsTokens; }
 
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),

@@ -134,7 +134,6 @@ inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalNam
       .selected_tokens = [selected = taken.selected](
                              const cpu::HeadAt& at,
                              std::span<const uint32_t> tokens) { selected->selected(at, tokens); },
-      .weights = &weights,
       .prefix_cache = setting.prefix_cache};
   Result<cuda::OwnedCache> made;
   if (setting.scorer == "none") {

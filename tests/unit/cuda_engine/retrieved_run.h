@@ -42,6 +42,7 @@ inline RetrievalSetting setting_of(const std::string& method, double tau, uint32
   RetrievalSetting setting;
   setting.retrieval = method;
   setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
+  setting.copies.copy = HostCopy::kKernel;
   RetrievalSpec& spec = setting.spec;
   spec = retrieval_defaults(kFreekv);
   spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = layers_dense;

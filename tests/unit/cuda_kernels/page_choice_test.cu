@@ -390,6 +390,77 @@ TEST_CASE("choose_pages: the forced number of pages, before or after attention, 
   }
 }
 
+TEST_CASE("choose_pages: pages that stay are neither chosen nor part of a softmax") {
+  for (const PagePooling pooling : kPoolings) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      CAPTURE(static_cast<int>(pooling));
+      CAPTURE(seed);
+      const uint32_t chosen = seed == 1 ? 1 : 33, stay = 1 + static_cast<uint32_t>(seed % 3) * 7;
+      const ChoiceShape shape{64, 2, 3, chosen, pooling, scale_of(64), 0.75};
+      const ChoiceProblem p(shape, {chosen + stay, chosen + stay + 5, chosen + 400, chosen + stay + 1}, seed);
+      std::vector<uint32_t> stays(p.before.size() / p.width() * shape.kv_heads * stay);
+      std::mt19937_64 random(seed);
+      for (const ChoiceRow& row : p.rows) {
+        for (uint32_t h = 0; h < shape.kv_heads; ++h) {
+          std::vector<uint32_t> all(row.candidates);
+          std::iota(all.begin(), all.end(), 0);
+          std::shuffle(all.begin(), all.end(), random);
+          std::copy_n(all.begin(), stay,
+                      stays.begin() + static_cast<ptrdiff_t>((row.state * shape.kv_heads + h) * stay));
+        }
+      }
+      const DeviceArray<uint32_t> stays_on(stays);
+      ChoiceArgs args = p.args();
+      args.stays = stays_on.get(), args.stay = stay, args.now = nullptr;
+      KVT_CUDA(score_pages(p.shape, args, nullptr));
+      KVT_CUDA(choose_pages(p.shape, args, nullptr));
+      const std::vector<float> pooled = p.scores.read();
+      const std::vector<float> summaries = widened(p.summaries);
+      for (uint32_t r = 0; r < p.rows.size(); ++r) {
+        for (uint32_t h = 0; h < shape.kv_heads; ++h) {
+          const size_t at = (r * shape.kv_heads + h) * p.shape.score_rows() * p.shape.score_stride;
+          const auto first =
+              stays.begin() + static_cast<ptrdiff_t>((p.rows[r].state * shape.kv_heads + h) * stay);
+          const std::vector<uint32_t> own(first, first + stay);
+          std::vector<kernels::PageVectors> pages;
+          std::vector<float> got;
+          for (uint32_t i = 0; i < p.rows[r].candidates; ++i) {
+            if (std::find(own.begin(), own.end(), i) != own.end()) {
+              CHECK(pooled[at + i] == -INFINITY);
+              continue;
+            }
+            const size_t owner = p.lists[p.rows[r].owners + i];
+            const float* const high = summaries.data() + (owner * shape.kv_heads + h) * 2 * shape.head_dim;
+            pages.push_back({high, high + shape.head_dim}), got.push_back(pooled[at + i]);
+          }
+          std::vector<float> want(pages.size());
+          kernels::score_pages_ref(pooling, shape.scale, p.queries(p.q, p.rows[r].row, h).data(), shape.group,
+                                   shape.head_dim, pages, want.data());
+          float largest = 1e-6f, off = 0;
+          for (size_t i = 0; i < want.size(); ++i) {
+            largest = std::max(largest, std::fabs(want[i]));
+            off = std::fabs(got[i] - want[i]) <= off ? off : std::fabs(got[i] - want[i]);
+          }
+          CHECK(off <= 2e-5f * largest);
+        }
+      }
+      // All heads choose now, whatever their queries.
+      const std::vector<uint32_t> held = p.held_on.read();
+      for (uint32_t r = 0; r < p.rows.size(); ++r) {
+        for (uint32_t h = 0; h < shape.kv_heads && p.rows[r].held != Held::kInPlace; ++h) {
+          const size_t at = (r * shape.kv_heads + h) * p.shape.score_rows() * p.shape.score_stride;
+          const std::vector<float> scores(pooled.begin() + static_cast<ptrdiff_t>(at),
+                                          pooled.begin() + static_cast<ptrdiff_t>(at + p.rows[r].candidates));
+          const auto first = held.begin() + static_cast<ptrdiff_t>(p.held_at(p.rows[r], h));
+          std::vector<uint32_t> slots(first, first + chosen);
+          std::sort(slots.begin(), slots.end());
+          CHECK(slots == kernels::select_rows(scores, {}, chosen));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("keep_queries stores the listed rows and no other") {
   std::mt19937_64 random(3);
   const Bits q = random_bits(&random, 5 * 256);

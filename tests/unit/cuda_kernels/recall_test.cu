@@ -106,12 +106,13 @@ std::vector<RecallMove> random_moves(const RecallProblem& p, uint32_t count, std
   return out;
 }
 
-Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves) {
+// `skipped`: numbers at the beginning of a block that stay as they are.
+Bits expected(const RecallProblem& p, const std::vector<RecallMove>& moves, size_t skipped = 0) {
   Bits out(p.gpu.size(), kPoison);
   for (const RecallMove& move : moves) {
-    const size_t from = (size_t{move.page} * p.host.kv_heads + move.head) * p.block_numbers();
-    std::copy_n(p.gpu.begin() + static_cast<ptrdiff_t>(from), p.block_numbers(),
-                out.begin() + static_cast<ptrdiff_t>(move.block * p.block_numbers()));
+    const size_t from = (size_t{move.page} * p.host.kv_heads + move.head) * p.block_numbers() + skipped;
+    std::copy_n(p.gpu.begin() + static_cast<ptrdiff_t>(from), p.block_numbers() - skipped,
+                out.begin() + static_cast<ptrdiff_t>(move.block * p.block_numbers() + skipped));
   }
   return out;
 }
@@ -137,6 +138,11 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every requested byte, and no othe
         const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
         KVT_CUDA(recall_pages({p.host, device(pool), list.get(), many.get(), ctas}, nullptr));
         CHECK(pool.read() == want);
+        const DeviceArray<uint16_t> values(Bits(p.gpu.size(), kPoison));
+        RecallArgs args{p.host, device(values), list.get(), many.get(), ctas};
+        args.values_only = true;
+        KVT_CUDA(recall_pages(args, nullptr));
+        CHECK(values.read() == expected(p, moves, p.block_numbers() / 2));
         const DeviceArray<uint16_t> spread(Bits(p.gpu.size(), kPoison));
         KVT_CUDA(recall_pages({p.host, device(spread), list.get(), many.get(), 17 * ctas, true}, nullptr));
         CHECK(spread.read() == want);

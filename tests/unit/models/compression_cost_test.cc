@@ -163,7 +163,7 @@ TEST_CASE(
 }
 
 TEST_CASE("pass cost: each pass is a step of its own after the others, without logits") {
-  const PassShape passes[] = {{32, 2400, true}, {820, 2400, false}};
+  const PassShape passes[] = {{32, 2400}, {820, 2400}};
   StepShape shape;
   shape.tokens = 7, shape.logits_rows = 1;
   shape.passes = passes;
@@ -174,7 +174,6 @@ TEST_CASE("pass cost: each pass is a step of its own after the others, without l
     double probe_ns;
   };
   const Row rows[] = {{PricedPasses::kAll, {{7, 0}, {32, 2400}, {820, 2400}}, 33'000 + 821'000},
-                      {PricedPasses::kAllButLast, {{7, 0}, {820, 2400}}, 821'000},
                       {PricedPasses::kNone, {{7, 0}}, 0}};
   for (const Row& row : rows) {
     OneOperation::seen.clear();
@@ -193,7 +192,7 @@ TEST_CASE("pass cost: each pass is a step of its own after the others, without l
 }
 
 TEST_CASE("pass cost: a step of passes alone has no other operations, and the host time of its first pass") {
-  const PassShape passes[] = {{32, 2400, true}, {820, 2400, false}};
+  const PassShape passes[] = {{32, 2400}, {820, 2400}};
   StepShape shape;
   shape.passes = passes;
   PassCost cost(PricedPasses::kAll, std::make_unique<OneOperation>());
@@ -237,7 +236,7 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, in any order") 
   work.selects = work.moves = true;
   work.kv_entry_bytes = 999, work.bookkeeping_ns = 31.7;
   const CompressionShape two[] = {kOne, {.tokens = 9, .held = 9, .ranked = 9}};
-  const PassShape pass{3, 2400, true};
+  const PassShape pass{3, 2400};
   const ChunkShape chunk{.tokens = 100, .context = 50};
   StepShape shape;
   shape.tokens = 100;

@@ -159,7 +159,7 @@ TEST_CASE("measured cost: chunks after idle time take the time measured for that
 TEST_CASE("measured cost: steps launched without a graph have their own host time") {
   MeasuredDevice measured = device();
   measured.tables.push_back({"launched host", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(105), us(108)}});
-  const auto launched = MeasuredCost::make(measured, tiny(), {}, "here", false);
+  const auto launched = MeasuredCost::make(measured, tiny(), {}, "here", DecodeGraphs::kNone);
   REQUIRE(launched);
   const StepShape shape = decodes(4, 2500, 200);
   CHECK(us_of((*launched)->step(shape).device - model(measured)->step(shape).device) == doctest::Approx(100));
@@ -187,50 +187,54 @@ TEST_CASE("measured cost: with chunks the host's time depends on all rows and on
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
-TEST_CASE("measured cost: the first steps of a shape, and replays after steps of many rows") {
+TEST_CASE("measured cost: steps without a graph of their form, and replays after steps of many rows") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"new graph host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"decode host behind many", name, {1, 4}, {}, {us(130), us(140)}});
-  const auto m = model(measured);
-  StepShape shape = decodes(4, 2500, 200);
-  const auto more = [&](GraphUse graph, bool many) {
-    shape.graph = graph, shape.behind_many = many;
-    return us_of(m->step(shape).device - replay);
+  struct Row {
+    DecodeGraphs graphs;
+    GraphUse use;
+    bool many;
+    double more;
+    uint32_t kept;
   };
-  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(0));
-  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
-  CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
-  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // a launch, not a replay
-  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(900));
-  CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
+  for (const Row& row : {Row{DecodeGraphs::kMet, GraphUse::kReplayed, false, 0, 64},
+                         Row{DecodeGraphs::kMet, GraphUse::kReplayed, true, 140, 64},
+                         Row{DecodeGraphs::kMet, GraphUse::kNew, true, 100, 64},  // a launch, not a replay
+                         Row{DecodeGraphs::kMet, GraphUse::kInstantiated, false, 100, 64},
+                         Row{DecodeGraphs::kPrepared, GraphUse::kReplayed, true, 140, 0},
+                         Row{DecodeGraphs::kNone, GraphUse::kReplayed, true, 100, 0}}) {
+    const auto m = MeasuredCost::make(measured, tiny(), {}, "here", row.graphs);
+    REQUIRE(m);
+    StepShape shape = decodes(4, 2500, 200);
+    shape.graph = row.use, shape.behind_many = row.many;
+    CHECK(us_of((*m)->step(shape).device - replay) == doctest::Approx(row.more));
+    CHECK((*m)->graphs_kept() == row.kept);
+  }
 }
 
-TEST_CASE("measured cost: served times correct the tables of replays, of new graph keys and of few rows") {
+TEST_CASE("measured cost: served times correct the tables of replays and of few rows, and no launches") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"new graph host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
-  const auto bench = model(measured);
+  const auto made = [&] { return MeasuredCost::make(measured, tiny(), {}, "here", DecodeGraphs::kMet); };
+  const auto bench = made();
   const std::pair<Served, double> corrections[] = {
-      {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6},    {Served::kBehindMany, 2}, {Served::kNew, 40},
-      {Served::kCaptured, 500},  {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
+      {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6}, {Served::kBehindMany, 2}, {Served::kFewRows, 70}};
   for (const auto& [what, value] : corrections)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
-  const auto served = model(measured);
+  const auto served = made();
   StepShape shape = decodes(4, 2500, 200);
   const auto more = [&](GraphUse graph, bool many) {
     shape.graph = graph, shape.behind_many = many;
-    return us_of(served->step(shape).device - bench->step(shape).device);
+    return us_of((*served)->step(shape).device - (*bench)->step(shape).device);
   };
   CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(-6).epsilon(1e-3));
   CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(2).epsilon(1e-3));
-  CHECK(more(GraphUse::kNew, false) == doctest::Approx(40).epsilon(1e-3));
-  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(500).epsilon(1e-3));
-  CHECK(more(GraphUse::kInstantiated, true) == doctest::Approx(-20).epsilon(1e-3));
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(0).epsilon(1e-3));
   const ChunkShape chunk{32, 0, 0};
   shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));

@@ -52,7 +52,7 @@ MeasuredDevice kv_device() {
 }
 
 std::unique_ptr<MeasuredCost> model(const MeasuredDevice& from, const std::string& format) {
-  auto made = MeasuredCost::make(from, tiny(), {}, "here", true, format);
+  auto made = MeasuredCost::make(from, tiny(), {}, "here", DecodeGraphs::kPrepared, format);
   REQUIRE(made);
   return std::move(*made);
 }
@@ -125,13 +125,14 @@ TEST_CASE("formats: parts sum to the step, and ranges contain it") {
 }
 
 TEST_CASE("formats: an unmeasured format is refused with a remedy") {
-  const auto none = MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", true, "kivi_int2");
+  const auto none =
+      MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", DecodeGraphs::kPrepared, "kivi_int2");
   REQUIRE(!none);
   CHECK(none.error().what == "has no attention over kivi_int2 KV of 4/1x16");
   CHECK(none.error().hint.find("leave the profile out") != std::string::npos);
   MeasuredDevice half = kv_device();
   half.formats[0].tables.pop_back();
-  CHECK(!MeasuredCost::make(half, tiny(), {}, "h.textproto", true, "fp8"));
+  CHECK(!MeasuredCost::make(half, tiny(), {}, "h.textproto", DecodeGraphs::kPrepared, "fp8"));
   CHECK(MeasuredCost::make(half, tiny(), {}, "h.textproto"));
 }
 

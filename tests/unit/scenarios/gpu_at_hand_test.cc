@@ -97,7 +97,8 @@ TEST_CASE("recordings: a scenario that asks for more pages than its GPU holds ge
 }
 
 TEST_CASE(
-    "prices: a method that a profile lacks is the mean of the profiles of GPUs with as many SMs, and a note "
+    "prices: operations that a profile lacks are the mean of the profiles of GPUs with as many SMs, and a "
+    "note "
     "names these") {
   auto scenario = load_scenario(
       kvtwin::testing::source_dir() + "/scenarios/suites/validation/snapkv.textproto",
@@ -110,19 +111,19 @@ TEST_CASE(
     for (const std::string& note : composed->notes) all += note + "\n";
     return all;
   };
-  CHECK(notes_of(*scenario).find("not calibrated") == std::string::npos);
+  CHECK(notes_of(*scenario).find("not measured") == std::string::npos);
   auto device = load_measured_device(default_models_dir() + "/measured/h200.textproto");
   REQUIRE(device);
-  device->methods.clear();
+  device->operations.reset();
   const auto folder = std::filesystem::temp_directory_path() / "kvtwin_sibling_test";
   std::filesystem::create_directories(folder);
   const std::string path = (folder / "device.textproto").string();
   std::ofstream(path) << measured_device_textproto(*device);
   scenario->values.mutable_cost()->set_profile(path);
-  CHECK(notes_of(*scenario).find("the mean of what was calibrated on NVIDIA H100 80GB HBM3 and NVIDIA H200 "
-                                 "prices") != std::string::npos);
+  CHECK(notes_of(*scenario).find("the mean of NVIDIA H100 80GB HBM3 and NVIDIA H200 prices") !=
+        std::string::npos);
   device->sm_count = 108;
   std::ofstream(path) << measured_device_textproto(*device);
-  CHECK(notes_of(*scenario).find("the roofline prices") != std::string::npos);
+  CHECK(notes_of(*scenario).find("the roofline prices it") != std::string::npos);
   std::filesystem::remove_all(folder);
 }

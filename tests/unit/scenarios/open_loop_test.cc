@@ -39,7 +39,9 @@ TEST_CASE(
     "open loop: a step that took longer than predicted has a negative error, a shorter one a positive one") {
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
-  const Log log = log_of({125, 205, 375}, {});
+  Log log = log_of({125, 205, 375}, {});
+  log.engines[0].coalesced_runs = {{.step = 0, .steps = 2, .outcome = {.host = {16 * kUs}}},
+                                   {.step = 2, .steps = 1, .outcome = {.host = {5 * kUs}}}};
   OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command({0}, LaunchStep{.step = StepId{0},
@@ -61,6 +63,9 @@ TEST_CASE(
   const std::vector<PricedStep> steps = open.steps();
   REQUIRE(steps.size() == 3);
   CHECK(steps[0].measured == doctest::Approx(125));
+  CHECK(steps[0].host == doctest::Approx(8));  // of a run of two steps
+  CHECK(steps[1].host == doctest::Approx(8));
+  CHECK(steps[2].host == doctest::Approx(5));
   CHECK(steps[0].predicted == doctest::Approx(100));
   CHECK(steps[0].error() == doctest::Approx(-0.2));
   CHECK(steps[1].measured == doctest::Approx(80));
@@ -94,7 +99,9 @@ TEST_CASE(
   spec.policy.budget_tokens = 256, spec.policy.sink_tokens = 32, spec.policy.window_tokens = 64;
   spec.page_tokens = 32;
   sim::GraphPricer pricer(spec, &flat, &prices);
-  OpenLoop open(&log, {.cost = &flat, .pricers = {&pricer}, .outcomes = &outcomes, .page_tokens = 32}, {});
+  MethodWork work;
+  work.kv_heads = 1, work.query_heads = 2, work.page_tokens = 32, work.chooses = true;
+  OpenLoop open(&log, {.cost = &flat, .pricers = {&pricer}, .outcomes = &outcomes, .work = work}, {});
   const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 2000}};
   open.saw_command({0}, LaunchStep{.step = StepId{0},
                                    .repeat = 3,
@@ -108,19 +115,14 @@ TEST_CASE(
   CHECK(priced[1].predicted == doctest::Approx(100));
   CHECK(priced[2].predicted == doctest::Approx(100));  // without recorded recalls
   CHECK(priced[0].dense == doctest::Approx(100));
-  const auto count = [&](size_t step, MethodTerm term) {
-    return priced[step].counts[static_cast<size_t>(term)];
+  const auto count = [&](size_t step, Family family) {
+    return priced[step].counts[static_cast<size_t>(family)];
   };
-  CHECK(count(0, MethodTerm::kPageNow) == 60);  // pages of 16 tokens
-  CHECK(count(1, MethodTerm::kPageNow) == 0);
-  CHECK(count(0, MethodTerm::kLoading) == 1);  // layer
-  CHECK(count(1, MethodTerm::kLoading) == 0);
-  CHECK(count(0, MethodTerm::kRecallingNext) == 0);
-  CHECK(count(1, MethodTerm::kRecallingNext) == 1);
-  CHECK(count(1, MethodTerm::kPageNext) == 10);
-  CHECK(count(0, MethodTerm::kChoosingStep) == 1);
-  CHECK(count(0, MethodTerm::kDecodeKvEntries) ==
-        doctest::Approx(0.255).epsilon(0.2));  // the part that it reads of 2,000
+  CHECK(count(0, Family::kPageNow) == 60);  // pages of 16 tokens
+  CHECK(count(1, Family::kPageNow) == 0);
+  CHECK(count(1, Family::kPageNext) == 10);
+  CHECK(count(1, Family::kPageConcurrent) == 10);
+  CHECK(count(0, Family::kChoice) == 1);
 }
 
 TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {

@@ -40,15 +40,13 @@ TEST_CASE("served steps: the offset of each kind from its tables, without outlie
   PricedStep first;
   first.graph = GraphUse::kCaptured;
   add(20, 1300, first);
-  first.graph = GraphUse::kNew;
-  add(11, 77, first);
   PricedStep chunk;
   chunk.chunks = true, chunk.padded = 256, chunk.graph = GraphUse::kNew;
   add(20, 210, chunk);
   chunk.padded = 320;
   add(60, 999, chunk);
   MeasuredDevice device;
-  device.figures = {{figure_of(Served::kNew), "us", 5, 5, 5}, {"another", "us", 7, 7, 7}};
+  device.figures = {{figure_of(Served::kBehindFew4), "us", 5, 5, 5}, {"another", "us", 7, 7, 7}};
   forget_served(&device);
   learn_served(steps, &device);
   CHECK(figure(device, Served::kBehindFew2) == doctest::Approx(-120));
@@ -56,9 +54,7 @@ TEST_CASE("served steps: the offset of each kind from its tables, without outlie
   for (const Served what : {Served::kBehindFew4, Served::kBehindFew8, Served::kBehindFew64})
     CHECK(device.figure(figure_of(what)) == nullptr);
   CHECK(figure(device, Served::kBehindMany) == doctest::Approx(15));
-  CHECK(figure(device, Served::kCaptured) == doctest::Approx(1300));
   CHECK(figure(device, Served::kFewRows) == doctest::Approx(210));
-  CHECK(device.figure(figure_of(Served::kNew)) == nullptr);
   CHECK(device.figure("another") != nullptr);
 }
 

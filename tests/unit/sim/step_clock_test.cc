@@ -234,7 +234,7 @@ TEST_CASE(
       REQUIRE(ends_of(&serial, launches) == ends_of(&graph, launches));
 
       const ChunkShape chunk{1000, 4000};
-      const PassShape pass{32, 6000, false};
+      const PassShape pass{32, 6000};
       const CompressionShape shape{
           .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .retained = 236};
       StepShape step;

@@ -237,9 +237,6 @@ Names known_differences(const NamedList& named) {
   }
   // Without compressions one plan serves all layers.
   if (named.spec.compression.wraps) out.insert("no price has plan (compute)");
-  // Compressions before the rows are priced behind the layers.
-  if (named.spec.compression.before > 0)
-    out.merge(Names{"no price has score (compute)", "no price has select (compute)"});
   if (named.spec.compression.state) {
     out.insert("priced alone: capture (compute) after attention (compute)");
     out.insert(std::string("unpriced: ") + (attention.rows.decodes ? "decode" : "chunk") +

@@ -108,9 +108,7 @@ TEST_CASE(
   REQUIRE(shape.passes.size() == 2);
   CHECK(passes[0].tokens == 32);
   CHECK(passes[0].context == 480);
-  CHECK(passes[0].last);
   CHECK(passes[1].context == 900);
-  CHECK_FALSE(passes[1].last);
   CHECK(GraphShapes::key(shape) == GraphShapes::Key{});
   const Compression compression{.entry = 1, .begin = 0, .end = 500, .forced = {}, .keep = {}};
   CHECK(sim::shape_of(compression, entries).tokens == 500);
