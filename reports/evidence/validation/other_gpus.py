@@ -60,8 +60,7 @@ def is_method(scenario):
 
 
 def without_operations(text):
-    text = re.sub(r"^operations \{.*?^\}\n", "", text, flags=re.S | re.M)
-    return re.sub(r'^figure \{ name: "served[^\n]*\n', "", text, flags=re.M)
+    return re.sub(r"^operations \{.*?^\}\n", "", text, flags=re.S | re.M)
 
 
 def validate(kvtwin, machine, scenarios, models, profile):
