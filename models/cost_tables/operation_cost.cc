@@ -49,7 +49,6 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kPosition, "entry ranked with its position", FamilyGroup::kBehind},
     {Family::kCounted, "entry ranked for counts", FamilyGroup::kBehind},
     {Family::kRetained, "entry retained", FamilyGroup::kBehind},
-    {Family::kNewest, "entry ranked beyond any before", FamilyGroup::kBehind},
     {Family::kPageNow, "page recalled before attention", FamilyGroup::kRecalls},
     {Family::kPageMixed, "page recalled before attention beside chunks", FamilyGroup::kRecalls},
     {Family::kPageNext, "page recalled behind attention", FamilyGroup::kRecalls},
@@ -76,7 +75,6 @@ class FamilyCounter {
     if (work_.lists) lists();
     if (work_.lists) layers();
     for (const CompressionShape& one : shape_.compressions) compress(one);
-    at(Family::kNewest) = heads_ * shape_.held_more;
     if (work_.chooses) choose();
     formats();
     if ((work_.lists || work_.chooses) && decodes_alone() && shape_.launched())

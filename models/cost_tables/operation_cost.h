@@ -66,7 +66,6 @@ enum class Family : uint8_t {
   kPosition,  // the same, with its position in a list
   kCounted,   // the same, where scores of all heads decide how many stay
   kRetained,  // KV entry of a head that stays: moved, and noted by the host
-  kNewest,    // KV entry of a head of a compression, beyond the largest so far: memory is allocated
   // Recalled pages of 16 tokens of a head, used by RetrievalCost.
   kPageNow,         // before its layer's attention
   kPageMixed,       // the same in steps that compute prompts, whose tokens the copy overlaps with
@@ -74,7 +73,7 @@ enum class Family : uint8_t {
   kPageConcurrent,  // that the step does not wait for: slowdown of the step
   kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 37;
+constexpr size_t kOperationFamilies = 36;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 

@@ -39,10 +39,7 @@ struct PricedStep {
   double dense = 0;                         // part of `predicted`: the time without the method's work
   double attention = 0;                     // part of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the weakest of its prices
-  // Copies of the StepShape's fields.
   GraphUse graph = GraphUse::kReplayed;
-  bool behind_many = false;
-  uint32_t calm_ms = kCalm;
   double error() const { return predicted / measured - 1; }
 };
 
@@ -107,7 +104,6 @@ class OpenLoop final : public Observer {
     RecentLoad load;
     BusyPeriod busy_period;
     GraphShapes graphs;
-    uint32_t most_held = 0;  // by a compression
   };
   double predicted(const Copied& copy) const;
   PricedStep priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,

@@ -16,7 +16,6 @@
 #include "scenarios/validate/operation_fit.h"
 #include "scenarios/validate/recordings.h"
 #include "scenarios/validate/run_validation.h"
-#include "scenarios/validate/served_fit.h"
 
 namespace kvtwin {
 namespace {
@@ -54,12 +53,10 @@ struct HostSums {
 
 struct OperationSteps {
   std::vector<OperationSample> samples;  // of methods
-  std::vector<PricedStep> dense;         // of runs without one
   HostSums host;                         // of all
 
   void add(const OperationSteps& more) {
     samples.insert(samples.end(), more.samples.begin(), more.samples.end());
-    dense.insert(dense.end(), more.dense.begin(), more.dense.end());
     host.add(more.host);
   }
 };
@@ -123,7 +120,6 @@ class OperationReader {
   }
 
   static void add(const std::vector<PricedStep>& steps, bool method, OperationSteps* out) {
-    if (!method) out->dense.insert(out->dense.end(), steps.begin(), steps.end());
     for (const PricedStep& one : steps) out->host.add(one);
     for (size_t i = kFirstSteps; method && i < steps.size(); ++i) {
       const PricedStep& one = steps[i];
@@ -139,8 +135,6 @@ class OperationReader {
 
 }  // namespace
 
-// A method's operations are the difference to the dense engine. Where dense runs are given, the served time
-// of dense steps is found first, and all steps are priced again.
 Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& request, MeasuredDevice device,
                                             Errors* failed) {
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)
@@ -149,14 +143,6 @@ Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& r
   Result<OperationSteps> steps = OperationReader(request, device).all(request.record, failed);
   if (!steps) return tl::unexpected<Error>(steps.error());
   steps->host.learn(&device);
-  if (!steps->dense.empty()) {
-    forget_served(&device);
-    steps = OperationReader(request, device).all(false, nullptr);
-    if (!steps) return tl::unexpected<Error>(steps.error());
-    learn_served(steps->dense, &device);
-    steps = OperationReader(request, device).all(false, nullptr);
-    if (!steps) return tl::unexpected<Error>(steps.error());
-  }
   device.operations = fit_operations(steps->samples);
   return device;
 }

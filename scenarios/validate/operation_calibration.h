@@ -24,7 +24,7 @@ struct OperationCalibrationRequest {
   std::function<void(const std::string&)> progress{};
 };
 
-// `device` with the prices of operations, and with the served time of dense steps where a scenario is dense.
+// `device` with the prices of operations, and with the host's time between steps.
 // Scenarios that could not be run or read are in `failed`; the others count all the same. Errors: none could.
 Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& request, MeasuredDevice device,
                                             Errors* failed);
