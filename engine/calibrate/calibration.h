@@ -24,7 +24,7 @@ namespace kvtwin::cuda {
 
 // Decodes: steps until the graph is captured and the clock is stable, and measured steps.
 constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14;
-constexpr int kChunkPasses = 3;
+constexpr int kChunkPasses = 2;
 
 class Calibration {
  public:

@@ -54,7 +54,7 @@ int write_device(const DeviceArguments& arguments, const MeasuredDevice& device,
 std::vector<std::string> operation_scenarios() {
   std::vector<std::string> out;
   std::error_code failed;
-  const fs::path folder = fs::path(path_of_shipped("suites/calibration/dense")).parent_path();
+  const fs::path folder = fs::path(path_of_shipped("suites/calibration/quest")).parent_path();
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
     if (at->path().extension() == ".textproto") out.push_back(at->path().string());
   }
