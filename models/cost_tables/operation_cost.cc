@@ -18,6 +18,7 @@ struct FamilyRow {
   FamilyGroup group;
 };
 constexpr FamilyRow kFamilyRows[] = {
+    {Family::kListedStep, "lists of a step", FamilyGroup::kLists},
     {Family::kRowSlot, "slot of a row and head", FamilyGroup::kLists},
     {Family::kRowSlotIdle, "slot of a row and head after idle time", FamilyGroup::kLists},
     {Family::kTableEntry, "entry of a page table", FamilyGroup::kLists},
@@ -99,6 +100,7 @@ class FamilyCounter {
   }
 
   void lists() {
+    at(Family::kListedStep) = 1;
     at(Family::kRowSlot) = rows() * heads_;
     if (shape_.busy_ms == 0) at(Family::kRowSlotIdle) = rows_ * heads_;
     double entries = static_cast<double>(shape_.decode_context_sum) + shape_.decodes, listed = 0;

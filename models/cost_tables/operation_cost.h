@@ -33,6 +33,7 @@ namespace kvtwin {
 // In the comments, a head is a KV head of a layer.
 enum class Family : uint8_t {
   // Lists of methods whose pages belong to head groups.
+  kListedStep,   // step
   kRowSlot,      // slot of a row and head
   kRowSlotIdle,  // the same, in addition, in the first step with prompts after idle time
   kTableEntry,   // page of a request and head group; KV entry, where they are listed one by one
@@ -73,7 +74,7 @@ enum class Family : uint8_t {
   kPageConcurrent,  // that the step does not wait for: slowdown of the step
   kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 36;
+constexpr size_t kOperationFamilies = 37;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 

@@ -49,95 +49,133 @@ class TimeWithoutAttention {
   std::map<double, double> sums_;
 };
 
-// A curve over rows, or over the contexts of one number of rows: [first, end) of a table.
-struct ThinnedCurve {
-  MeasuredTable* table = nullptr;
+// Points [first, end) of a table have the same rows; a table without contexts is one such piece.
+struct TablePiece {
   size_t first = 0, end = 0;
-  bool over_rows = true;
 };
 
-class TableThinner {
+class ThinnedTable {
  public:
-  TableThinner(uint32_t layers, MeasuredDevice* device)
-      : layers_(layers), step_(*device, layers), device_(device) {
-    for (MeasuredTable& table : device->tables) add(&table);
-    for (MeasuredKv& format : device->formats) {
-      for (MeasuredTable& table : format.tables) add(&table);
+  ThinnedTable(MeasuredTable* table, double layers, const TimeWithoutAttention& step)
+      : table_(*table),
+        times_(times_of(table->operation, layers)),
+        step_(step),
+        stays_(table->rows.size(), true) {
+    for (size_t first = 0; first < stays_.size();) {
+      size_t end = first + 1;
+      while (end < stays_.size() && (flat() || table_.rows[end] == table_.rows[first])) ++end;
+      pieces_.push_back({first, end});
+      first = end;
     }
+    here_.assign(pieces_.size(), true);
   }
 
-  void leave(size_t most) {
-    size_t count = points_of(*device_);
-    while (count > most) {
-      std::vector<bool>* where = nullptr;
-      size_t which = 0;
-      double least = 0;
-      for (size_t c = 0; c < curves_.size(); ++c) {
-        for (size_t i = curves_[c].first + 1; i + 1 < curves_[c].end; ++i) {
-          std::vector<bool>& stays = stays_[curves_[c].table];
-          if (!stays[i]) continue;
-          const double wrong = error_without(curves_[c], stays, i);
-          if (where == nullptr || wrong < least) where = &stays, which = i, least = wrong;
-        }
+  // What may be left out next: a point, or all points of a number of rows.
+  struct Candidate {
+    double wrong = 0;
+    size_t piece = 0, point = 0;
+    bool whole = false, none = true;
+  };
+  Candidate best() const {
+    Candidate out;
+    const auto take = [&](const Candidate& one) {
+      if (out.none || one.wrong < out.wrong) out = one;
+    };
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      if (!here_[p]) continue;
+      for (size_t i = pieces_[p].first + 1; i + 1 < pieces_[p].end; ++i) {
+        if (stays_[i]) take({without_point(p, i), p, i, false, false});
       }
-      if (where == nullptr) break;  // only ends are left
-      (*where)[which] = false;
-      --count;
+      if (p > 0 && p + 1 < pieces_.size()) take({without_piece(p), p, 0, true, false});
     }
-    for (auto& [table, stays] : stays_) shrink(stays, table);
+    return out;
+  }
+  // The number of points that go.
+  size_t leave_out(const Candidate& one) {
+    if (!one.whole) {
+      stays_[one.point] = false;
+      return 1;
+    }
+    size_t out = 0;
+    for (size_t i = pieces_[one.piece].first; i < pieces_[one.piece].end; ++i) {
+      out += stays_[i] ? 1 : 0;
+      stays_[i] = false;
+    }
+    here_[one.piece] = false;
+    return out;
+  }
+  void shrink() {
+    MeasuredTable out{table_.operation, table_.shape, {}, {}, {}};
+    for (size_t i = 0; i < stays_.size(); ++i) {
+      if (!stays_[i]) continue;
+      out.rows.push_back(table_.rows[i]), out.at.push_back(table_.at[i]);
+      if (!flat()) out.context.push_back(table_.context[i]);
+    }
+    table_ = std::move(out);
   }
 
  private:
-  void add(MeasuredTable* table) {
-    stays_[table].assign(table->rows.size(), true);
-    if (table->context.empty()) {
-      curves_.push_back({table, 0, table->rows.size(), true});
-      return;
-    }
-    for (size_t first = 0; first < table->rows.size();) {
-      size_t end = first;
-      while (end < table->rows.size() && table->rows[end] == table->rows[first]) ++end;
-      curves_.push_back({table, first, end, false});
-      first = end;
-    }
-  }
+  bool flat() const { return table_.context.empty(); }
+  double x(size_t i) const { return flat() ? table_.rows[i] : table_.context[i]; }
 
-  static double x(const ThinnedCurve& curve, size_t i) {
-    return curve.over_rows ? curve.table->rows[i] : curve.table->context[i];
+  // Of point i, if its operation took `us`: relative to the step.
+  double wrong(size_t i, double us) const {
+    const double own = table_.at[i].us;
+    const double whole = times_ == 0 ? own : step_.at(table_.rows[i]) + times_ * own;
+    return std::abs(us - own) * std::max(1.0, times_) / std::max(1e-9, whole);
   }
-
   // The largest error of the points between the neighbours of `i` that stay, if it does not.
-  double error_without(const ThinnedCurve& curve, const std::vector<bool>& stays, size_t i) const {
+  double without_point(size_t, size_t i) const {
     size_t low = i - 1, high = i + 1;
-    while (!stays[low]) --low;
-    while (!stays[high]) ++high;
-    const MeasuredTable& table = *curve.table;
-    const double times = times_of(table.operation, layers_), from = x(curve, low), to = x(curve, high);
+    while (!stays_[low]) --low;
+    while (!stays_[high]) ++high;
     double out = 0;
-    for (size_t at = low + 1; at < high; ++at) {
-      const double weight = (x(curve, at) - from) / (to - from);
-      const double us = table.at[low].us + weight * (table.at[high].us - table.at[low].us);
-      const double whole = times == 0 ? table.at[at].us : step_.at(table.rows[at]) + times * table.at[at].us;
-      out = std::max(out, std::abs(us - table.at[at].us) * std::max(1.0, times) / std::max(1e-9, whole));
+    for (size_t at = low + 1; at < high; ++at) out = std::max(out, wrong(at, between(low, high, x(at))));
+    return out;
+  }
+  double between(size_t low, size_t high, double at) const {
+    const double weight = (at - x(low)) / (x(high) - x(low));
+    return table_.at[low].us + weight * (table_.at[high].us - table_.at[low].us);
+  }
+  // The curve of a piece, as MeasuredCurves reads it.
+  double curve(const TablePiece& piece, double at) const {
+    size_t low = piece.first, high = piece.first;
+    for (size_t i = piece.first; i < piece.end; ++i) {
+      if (!stays_[i]) continue;
+      if (high != low && x(high) >= at) break;
+      if (i != piece.first) low = high;
+      high = i;
+    }
+    return high == low || at <= x(piece.first) ? table_.at[at <= x(piece.first) ? piece.first : high].us
+                                               : between(low, high, at);
+  }
+  // The largest error of all points between the neighbours of a piece that are here, if it is not.
+  double without_piece(size_t p) const {
+    size_t low = p - 1, high = p + 1;
+    while (!here_[low]) --low;
+    while (!here_[high]) ++high;
+    const double from = table_.rows[pieces_[low].first], to = table_.rows[pieces_[high].first];
+    double out = 0;
+    for (size_t q = low + 1; q < high; ++q) {
+      const size_t last = pieces_[q].end - 1;
+      const double weight = (table_.rows[last] - from) / (to - from);
+      const auto us = [&](size_t i) {
+        const double before = curve(pieces_[low], x(i)), after = curve(pieces_[high], x(i));
+        return before + weight * (after - before);
+      };
+      // Of the clock only the ratio to a number of rows' last point counts.
+      const double scale = times_ == 0 ? table_.at[last].us / us(last) : 1;
+      for (size_t i = pieces_[q].first; i < pieces_[q].end; ++i) out = std::max(out, wrong(i, us(i) * scale));
     }
     return out;
   }
 
-  static void shrink(const std::vector<bool>& stays, MeasuredTable* table) {
-    MeasuredTable out{table->operation, table->shape, {}, {}, {}};
-    for (size_t i = 0; i < stays.size(); ++i) {
-      if (!stays[i]) continue;
-      out.rows.push_back(table->rows[i]), out.at.push_back(table->at[i]);
-      if (!table->context.empty()) out.context.push_back(table->context[i]);
-    }
-    *table = std::move(out);
-  }
-
-  const double layers_;
-  const TimeWithoutAttention step_;
-  MeasuredDevice* const device_;
-  std::vector<ThinnedCurve> curves_;
-  std::map<MeasuredTable*, std::vector<bool>> stays_;
+  MeasuredTable& table_;
+  const double times_;
+  const TimeWithoutAttention& step_;
+  std::vector<bool> stays_;
+  std::vector<TablePiece> pieces_;
+  std::vector<bool> here_;
 };
 
 }  // namespace
@@ -152,7 +190,24 @@ size_t points_of(const MeasuredDevice& device) {
 }
 
 void thin_tables(uint32_t layers, size_t most, MeasuredDevice* device) {
-  TableThinner(layers, device).leave(most);
+  const TimeWithoutAttention step(*device, layers);
+  std::vector<ThinnedTable> tables;
+  for (MeasuredTable& table : device->tables) tables.emplace_back(&table, layers, step);
+  for (MeasuredKv& format : device->formats) {
+    for (MeasuredTable& table : format.tables) tables.emplace_back(&table, layers, step);
+  }
+  std::vector<ThinnedTable::Candidate> best;
+  for (const ThinnedTable& table : tables) best.push_back(table.best());
+  for (size_t count = points_of(*device); count > most;) {
+    size_t least = 0;
+    for (size_t t = 1; t < best.size(); ++t) {
+      if (!best[t].none && (best[least].none || best[t].wrong < best[least].wrong)) least = t;
+    }
+    if (best.empty() || best[least].none) break;  // only ends are left
+    count -= std::min(count, tables[least].leave_out(best[least]));
+    best[least] = tables[least].best();
+  }
+  for (ThinnedTable& table : tables) table.shrink();
 }
 
 }  // namespace kvtwin

@@ -11,7 +11,7 @@
 namespace kvtwin {
 
 // The most points of a device's file, those of formats included.
-constexpr size_t kPointsMax = 4000;
+constexpr size_t kPointsMax = 400;
 
 size_t points_of(const MeasuredDevice& device);
 // Leaves out points, the least wrong ones first, until `most` are left. A point is as wrong as the step's

@@ -129,9 +129,11 @@ TEST_CASE("operation counts: what each kind of method does in a step, in logical
   MethodWork lists = small_work();
   lists.lists = true;
   CHECK(counted(decodes, small_work()).empty());
-  CHECK(counted(decodes, lists) ==
-        named({{Family::kRowSlot, 4 * heads}, {Family::kTableEntry, 6 + 3 * half}}));
-  CHECK(counted(prompt, lists) == named({{Family::kRowSlot, 100 * heads},
+  CHECK(
+      counted(decodes, lists) ==
+      named({{Family::kListedStep, 1}, {Family::kRowSlot, 4 * heads}, {Family::kTableEntry, 6 + 3 * half}}));
+  CHECK(counted(prompt, lists) == named({{Family::kListedStep, 1},
+                                         {Family::kRowSlot, 100 * heads},
                                          {Family::kTableEntry, 10 + half},
                                          {Family::kChunkPlan, 2},
                                          {Family::kRanked, 120 * heads},

@@ -50,4 +50,16 @@ TEST_CASE("thin tables: curves over contexts are thinned for each number of rows
   CHECK(points_of(device) == 5);
 }
 
+TEST_CASE("thin tables: rows whose curves lie between their neighbours' go as a whole") {
+  MeasuredDevice device;
+  MeasuredTable clock =
+      table_of("chunk after load", {1, 1, 2, 2, 3, 3, 4, 4}, {10, 20, 12, 22, 14, 24, 30, 40});
+  clock.context = {0, 1000, 0, 1000, 0, 1000, 0, 1000};
+  device.tables = {clock};
+  thin_tables(4, 6, &device);
+  CHECK(device.tables[0].rows == std::vector<uint32_t>{1, 1, 3, 3, 4, 4});
+  thin_tables(4, 1, &device);
+  CHECK(device.tables[0].rows == std::vector<uint32_t>{1, 1, 4, 4});
+}
+
 }  // namespace kvtwin
