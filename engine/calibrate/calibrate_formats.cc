@@ -176,7 +176,8 @@ Result<void> FormatCalibration::packed(const std::string& name, Format format) {
 }
 
 Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBench* bench) {
-  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", DecodeGraphs::kPrepared, name);
+  auto cost =
+      MeasuredCost::make(out_, request_.llm, {}, "what was just measured", DecodeGraphs::kPrepared, name);
   if (!cost) return tl::unexpected<Error>(cost.error());
   std::vector<BenchRequest> skewed;
   for (uint32_t i = 0; i < 24; ++i) skewed.push_back({1, 100 + i * i * 20});
@@ -276,7 +277,8 @@ void FormatCalibration::mixed_fraction(MixedBench* bench, LowBitEntries kv_entri
 }
 
 Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
-  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", DecodeGraphs::kPrepared, "triaxial");
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", DecodeGraphs::kPrepared,
+                                 "triaxial");
   if (!cost) return tl::unexpected<Error>(cost.error());
   bench->begin(6, LowBitEntries::kHalf);
   for (uint32_t i = 0; i < 6; ++i) {

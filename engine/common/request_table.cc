@@ -1,6 +1,7 @@
 #include "engine/common/request_table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/check.h"
 
@@ -65,7 +66,8 @@ void RequestTable::add(uint32_t count, bool stored) {
   for (uint32_t g = 0; stored && g < groups_.size(); ++g) {
     if (shape_->is_ring(g)) continue;
     for (std::vector<uint32_t>& positions : groups_[g].positions) {
-      for (uint32_t i = 0; i < count; ++i) positions.push_back(tokens_ + i);
+      positions.resize(positions.size() + count);  // of a long prompt, for some hundred heads
+      std::iota(positions.end() - count, positions.end(), tokens_);
     }
   }
   tokens_ += count;

@@ -11,8 +11,8 @@
 // copied. The GPU's pages are blocks of heads, as this project's attention reads them, or NHD, as FreeKV's
 // does.
 //
-// Bound: bytes / 55.4 GB/s (the copy engine, large copies); conversion 2 * bytes / 4.69 TB/s, which two
-// buffers hide. Measured by kernels/bench/recall_bench.cu: see kernels/README.md.
+// Bound: bytes / 55.4 GB/s (the copy engine, large copies); conversion 2 * bytes / 4.69 TB/s, with two
+// buffers beside the next copies. Measured by kernels/bench/recall_bench.cu: see kernels/README.md.
 
 #ifndef KVTWIN_KERNELS_CACHE_OPS_COPIED_RECALL_H_
 #define KVTWIN_KERNELS_CACHE_OPS_COPIED_RECALL_H_

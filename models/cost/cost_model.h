@@ -91,21 +91,9 @@ struct StepShape {
   uint64_t chosen_from = 0;
   uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
-  // KV entries of its largest compression beyond those of the largest one so far: memory is allocated for
-  // them.
-  uint32_t held_more = 0;
   GraphUse graph = GraphUse::kReplayed;
   bool launched() const { return graph < GraphUse::kReplayed; }  // kernel by kernel
-  // The last step that was launched kernel by kernel had many tokens (graph_shapes.h).
-  bool behind_many = false;
 };
-
-// KV entries of its largest compression; 0: nothing is compressed.
-inline uint32_t most_held(const StepShape& shape) {
-  uint32_t out = 0;
-  for (const CompressionShape& one : shape.compressions) out = one.held > out ? one.held : out;
-  return out;
-}
 
 // The source of a prediction, worst first where several contribute.
 enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };

@@ -1,17 +1,13 @@
 // GraphShapes models which decode steps our CUDA engine replays as a graph
-// (engine/cuda/device/step_graphs.h) where it makes graphs as forms of steps come up (DecodeGraphs::kMet): those
-// whose graph key it has seen three times, among the keys seen most recently. It launches the others kernel by
-// kernel.
+// (engine/cuda/device/step_graphs.h) where it makes graphs as forms of steps come up (DecodeGraphs::kMet):
+// those whose graph key it has seen three times, among the keys seen most recently. It launches the others
+// kernel by kernel.
 //
 // The engine compares the places and lengths of lists (StepGraphKey). For a policy's step these follow from:
 // the numbers of tokens, padded and not, and of tokens that sample; the number of requests that choose pages
 // (their lists); whether any page is completed (lists of summaries exist); and whether any request has
 // dropped slots (then another kernel reads lists of entries for all decodes). Steps that compute prompts or
 // drop KV entries are never graphs.
-//
-// It also holds the number of tokens of the last step that was launched kernel by kernel: replays after one
-// of many tokens are slower until a step of few tokens is launched in this way
-// (reports/evidence/validation/2026-11-22-h200.md).
 
 #ifndef KVTWIN_MODELS_COST_GRAPH_SHAPES_H_
 #define KVTWIN_MODELS_COST_GRAPH_SHAPES_H_
@@ -36,8 +32,6 @@ class GraphShapes {
     bool operator==(const Key&) const = default;
     bool is_none() const { return decodes == 0; }  // a step that is never a graph
   };
-  // Matrix products of more tokens use other kernels than those of decode steps.
-  static constexpr uint32_t kManyRows = 256;
   // A key seen this often is replayed from then on.
   static constexpr auto kMost = static_cast<uint32_t>(GraphUse::kReplayed);
 
@@ -60,18 +54,9 @@ class GraphShapes {
     if (retained_ == 0) return GraphUse::kReplayed;
     return key.is_none() ? GraphUse::kNew : static_cast<GraphUse>(std::min(seen, kMost));
   }
-  // Tokens of a step that is launched kernel by kernel; 0: it is a replay.
-  static uint32_t started_rows(const StepShape& shape) {
-    const bool replay = shape.chunks.empty() && shape.graph == GraphUse::kReplayed;
-    return replay ? 0 : std::max(shape.tokens, shape.tokens_padded);
-  }
-  // Tokens of the last step that was launched kernel by kernel.
-  uint32_t last_started() const { return last_started_; }
-
-  // A step with this key ran. started_rows > 0 becomes last_started().
-  void add(const Key& key, uint32_t started_rows = 0) {
+  // A step with this key ran.
+  void add(const Key& key) {
     if (retained_ == 0) return;
-    if (started_rows > 0) last_started_ = started_rows;
     if (key.is_none()) return;
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     if (found != met_.end()) {
@@ -90,7 +75,6 @@ class GraphShapes {
   };
   uint32_t retained_;
   std::list<Met> met_;  // most recent first
-  uint32_t last_started_ = 0;
 };
 
 }  // namespace kvtwin

@@ -20,7 +20,7 @@ namespace kvtwin {
 // Which passes take time here.
 enum class PricedPasses : uint8_t {
   kAll,
-  kNone,        // cost.compressions: "free"
+  kNone,  // cost.compressions: "free"
 };
 
 class PassCost final : public CostOnTop {

@@ -118,7 +118,8 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
 
 Ticks RetrievalCost::concurrent(uint32_t pages, bool launched) const {
   if (!measured_ || pages == 0) return 0;
-  return ticks_from_us((measured_->concurrent_page_us + (launched ? measured_->page_launched_us : 0)) * pages);
+  return ticks_from_us((measured_->concurrent_page_us + (launched ? measured_->page_launched_us : 0)) *
+                       pages);
 }
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {

@@ -25,8 +25,8 @@ struct CostModelSpec {
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
   DecodeGraphs graphs = DecodeGraphs::kPrepared;  // of our engine (MeasuredCost)
-  std::string precision{};                   // format of KV, if not the model's (MeasuredCost)
-  const MeasuredDevice* measured = nullptr;  // the contents of such a .textproto, if already read
+  std::string precision{};                        // format of KV, if not the model's (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;       // the contents of such a .textproto, if already read
 };
 
 // Adds sentences that a reader of prices must know to `notes`, if it is not null.

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "models/cost/graph_shapes.h"
-#include "models/cost_tables/served_time.h"
 
 namespace kvtwin {
 namespace {
@@ -123,14 +122,13 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
       tiles_(llm.kv_heads, std::max(1u, llm.query_heads / llm.kv_heads), sms),
       layers_(llm.layers) {}
 
-Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& measured, const LlmSpec& llm,
+Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& device, const LlmSpec& llm,
                                                          const HostTime& host, const std::string& where,
                                                          DecodeGraphs graphs, const std::string& format) {
   if (llm.moe_layers() > 0)
     return make_error(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                       "leave the profile out to use the roofline");
   const MeasuredShapes s(llm);
-  const MeasuredDevice device = as_served(measured, s.model, s.heads, llm.layers);
   auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   out->graphs_ = graphs;
   const struct {
@@ -138,8 +136,7 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
     std::optional<MeasuredCurves>* to;
   } more[] = {{"launched host", &out->launched_host_},
               {"chunk host mixed", &out->concurrent_host_},
-              {"chunk host several", &out->several_host_},
-              {"decode host behind many", &out->behind_host_}};
+              {"chunk host several", &out->several_host_}};
   for (const auto& one : more) {
     if (const MeasuredTable* const table = device.table(one.operation, s.model); table != nullptr)
       one.to->emplace(*table);
@@ -281,9 +278,7 @@ Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
 // Host time of a step that only decodes.
 Reading MeasuredCost::decode_host(const StepShape& shape) const {
   const bool replay = graphs_ != DecodeGraphs::kNone && shape.graph == GraphUse::kReplayed;
-  Reading out = (replay || !launched_host_ ? decode_host_ : *launched_host_).at(shape.decodes);
-  if (replay && behind_host_ && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
-  return out;
+  return (replay || !launched_host_ ? decode_host_ : *launched_host_).at(shape.decodes);
 }
 
 // Files without "chunk host mixed": decodes add the difference of their host time to that of the smallest
@@ -371,8 +366,8 @@ size_t MeasuredCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   return count;
 }
 
-// Operations differ from their medians independently of each other; interpolation and the runs that are served
-// differ from the tables as a whole.
+// Operations differ from their medians independently of each other; interpolation and the runs that are
+// served differ from the tables as a whole.
 StepRange MeasuredCost::range(const StepShape& shape) {
   double sum = 0, below = 0, above = 0;
   const auto add = [&](const Op& op) {

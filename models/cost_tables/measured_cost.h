@@ -21,7 +21,6 @@
 //   chunk host mixed         model             requests                  -
 //   chunk host several       model             chunks                    -
 //   launched host            model             requests                  -
-//   decode host behind many  model             requests                  -
 //   chunk after load         model             tokens                    permille of recent time
 //   chunk by busy time       model             tokens                    ms since the last pause
 //   decode after load        model             ms of chunks              ms since they ended
@@ -35,11 +34,9 @@
 // first kernel, waiting for tokens. It is charged to the device, because the engine starts no step before the
 // previous one has ended. Decode steps are CUDA graphs that are made before the first step, or, where steps
 // take many forms, while a form's first steps are launched kernel by kernel (GraphUse): these have "launched
-// host", and so have all steps of an engine without graphs. A replay takes "decode host behind many" longer if the last
-// step that was launched kernel by kernel had many tokens (GraphShapes::kManyRows). Steps with chunks are
-// launched kernel by kernel. For as many tokens as decodes were measured with, the tables of operations hold
-// times within a graph, and "chunk host" by tokens and "chunk host mixed" by requests hold the additional
-// time of single launches.
+// host", and so have all steps of an engine without graphs. Steps with chunks are launched kernel by kernel.
+// For as many tokens as decodes were measured with, the tables of operations hold times within a graph, and
+// "chunk host" by tokens and "chunk host mixed" by requests hold the additional time of single launches.
 //
 // "chunk after load" is a whole step of one chunk, by the fraction of the preceding "chunk load window" (a
 // figure) that computed prompts: a GPU at its power limit is slower. All other tables were measured after
@@ -160,7 +157,7 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves busy_curves_;
   std::optional<MeasuredCurves> decode_after_;
   double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: calm from then on; of chunks
-  std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_, behind_host_;
+  std::optional<MeasuredCurves> launched_host_, concurrent_host_, several_host_;
   DecodeGraphs graphs_ = DecodeGraphs::kPrepared;
   bool packs_ = false, low_bit_known_ = false;
   double unloaded_rows_ = 0;

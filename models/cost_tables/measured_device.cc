@@ -94,7 +94,8 @@ Result<MeasuredOperations> operations_from(const v1::MeasuredOperations& in, con
   MeasuredOperations out{{}, in.steps(), in.error_median(), in.error_p90()};
   const auto fraction = [](double value) { return value >= 0 && value <= 100; };
   if (!fraction(in.error_median()) || !fraction(in.error_p90()))
-    return make_error(where, fmt::format("operations: errors of {} and {}", in.error_median(), in.error_p90()),
+    return make_error(where,
+                      fmt::format("operations: errors of {} and {}", in.error_median(), in.error_p90()),
                       "0 to 100, of 1");
   for (const v1::MeasuredOperation& one : in.price()) {
     if (!is_family(one.of()))

@@ -49,7 +49,6 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kPosition, "entry ranked with its position", FamilyGroup::kBehind},
     {Family::kCounted, "entry ranked for counts", FamilyGroup::kBehind},
     {Family::kRetained, "entry retained", FamilyGroup::kBehind},
-    {Family::kNewest, "entry ranked beyond any before", FamilyGroup::kBehind},
     {Family::kPageNow, "page recalled before attention", FamilyGroup::kRecalls},
     {Family::kPageMixed, "page recalled before attention beside chunks", FamilyGroup::kRecalls},
     {Family::kPageNext, "page recalled behind attention", FamilyGroup::kRecalls},
@@ -76,7 +75,6 @@ class FamilyCounter {
     if (work_.lists) lists();
     if (work_.lists) layers();
     for (const CompressionShape& one : shape_.compressions) compress(one);
-    at(Family::kNewest) = heads_ * shape_.held_more;
     if (work_.chooses) choose();
     formats();
     if ((work_.lists || work_.chooses) && decodes_alone() && shape_.launched())
@@ -196,7 +194,8 @@ class FamilyCounter {
 
 double group_us(const FamilyCounts& counts, const FamilyCounts& ns, FamilyGroup group) {
   double out = 0;
-  for (size_t i = 0; i < kOperationFamilies; ++i) out += kFamilyRows[i].group == group ? counts[i] * ns[i] / 1e3 : 0;
+  for (size_t i = 0; i < kOperationFamilies; ++i)
+    out += kFamilyRows[i].group == group ? counts[i] * ns[i] / 1e3 : 0;
   return out;
 }
 
@@ -205,7 +204,8 @@ double group_us(const FamilyCounts& counts, const FamilyCounts& ns, FamilyGroup 
 const char* name_of(Family family) { return kFamilyRows[static_cast<size_t>(family)].name; }
 
 bool is_family(std::string_view name) {
-  return std::any_of(std::begin(kFamilyRows), std::end(kFamilyRows), [&](const FamilyRow& row) { return row.name == name; });
+  return std::any_of(std::begin(kFamilyRows), std::end(kFamilyRows),
+                     [&](const FamilyRow& row) { return row.name == name; });
 }
 
 FamilyCounts prices_of(const MeasuredOperations& operations) {
@@ -269,8 +269,8 @@ std::vector<StepPart> OperationCost::ops(const StepShape& shape) {
                                   [](const StepPart& part) { return part.kind == PartKind::kAttention; });
   // Before recalls, like appending: copies for the next layer run concurrently.
   if (more.layers > 0)
-    all.insert(first, {"method", PartKind::kRope, PartPlace::kLayer, work_.layers,
-                       more.layers / work_.layers, Evidence::kMeasured});
+    all.insert(first, {"method", PartKind::kRope, PartPlace::kLayer, work_.layers, more.layers / work_.layers,
+                       Evidence::kMeasured});
   if (more.lists > 0)
     all.insert(all.begin(),
                {"lists", PartKind::kHost, PartPlace::kBefore, 1, more.lists, Evidence::kMeasured});

@@ -66,15 +66,14 @@ enum class Family : uint8_t {
   kPosition,  // the same, with its position in a list
   kCounted,   // the same, where scores of all heads decide how many stay
   kRetained,  // KV entry of a head that stays: moved, and noted by the host
-  kNewest,    // KV entry of a head of a compression, beyond the largest so far: memory is allocated
   // Recalled pages of 16 tokens of a head, used by RetrievalCost.
-  kPageNow,          // before its layer's attention
-  kPageMixed,        // the same in steps that compute prompts, whose tokens the copy overlaps with
-  kPageNext,         // for the next step, where the step waits for nothing else
-  kPageConcurrent,   // that the step does not wait for: slowdown of the step
-  kPageLaunched,     // the additional slowdown of a step that is launched kernel by kernel
+  kPageNow,         // before its layer's attention
+  kPageMixed,       // the same in steps that compute prompts, whose tokens the copy overlaps with
+  kPageNext,        // for the next step, where the step waits for nothing else
+  kPageConcurrent,  // that the step does not wait for: slowdown of the step
+  kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 37;
+constexpr size_t kOperationFamilies = 36;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 
@@ -95,22 +94,22 @@ FamilyCounts prices_of(const MeasuredOperations& operations);
 struct MethodWork {
   uint32_t layers = 1, kv_heads = 1, query_heads = 1, head_dim = 128;
   uint32_t page_tokens = 16;
-  bool lists = false;        // pages belong to head groups: lists are written head by head
-  uint32_t groups = 1;       // with a page table each
-  uint32_t ring_slots = 0;   // slots of a ring that chunks may wrap around; 0: none
-  bool gates = false;        // a gate for each new KV entry
-  bool sums = false;         // attention scores of all rows of prompts,
-  bool sums_decodes = false;  // and of decodes
-  bool captures = false;     // queries of the last rows of prompts,
+  bool lists = false;             // pages belong to head groups: lists are written head by head
+  uint32_t groups = 1;            // with a page table each
+  uint32_t ring_slots = 0;        // slots of a ring that chunks may wrap around; 0: none
+  bool gates = false;             // a gate for each new KV entry
+  bool sums = false;              // attention scores of all rows of prompts,
+  bool sums_decodes = false;      // and of decodes
+  bool captures = false;          // queries of the last rows of prompts,
   bool captures_decodes = false;  // and of each decode
   bool positions = false;         // scores are made of positions and what is stored with KV entries
   bool counts_by_scores = false;
-  bool moves = true;  // KV entries that stay
+  bool moves = true;             // KV entries that stay
   double retained_fraction = 1;  // where a compression does not say how many stay: a fraction, at most
   uint32_t retained_entries = UINT32_MAX;
-  bool chooses = false;    // requests choose the pages that they read;
-  bool recalls = false;    // these may be on the host,
-  bool ahead = false;      // and are recalled for the next step
+  bool chooses = false;      // requests choose the pages that they read;
+  bool recalls = false;      // these may be on the host,
+  bool ahead = false;        // and are recalled for the next step
   uint32_t selectable = 0;   // pages that a request may choose
   bool two_formats = false;  // KV entries of a request have one of two
 };

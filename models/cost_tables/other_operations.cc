@@ -28,7 +28,8 @@ OtherOperations operations_of_others(const std::string& folder, const MeasuredDe
     const Result<MeasuredDevice> other = load_measured_device(file);
     if (!other || !other->operations || other->sm_count != device.sm_count) continue;
     all.push_back(*other->operations);
-    if (std::find(out.gpus.begin(), out.gpus.end(), other->gpu) == out.gpus.end()) out.gpus.push_back(other->gpu);
+    if (std::find(out.gpus.begin(), out.gpus.end(), other->gpu) == out.gpus.end())
+      out.gpus.push_back(other->gpu);
   }
   if (!all.empty()) out.operations = mean_of_operations(all);
   return out;

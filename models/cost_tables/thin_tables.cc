@@ -15,7 +15,8 @@ double times_of(std::string_view operation, double layers) {
   for (const std::string_view once : {"embed", "logits", "sample"}) {
     if (operation == once) return 1;
   }
-  for (const std::string_view of_layer : {"qkv", "append", "attention out", "gate up", "activation", "down"}) {
+  for (const std::string_view of_layer :
+       {"qkv", "append", "attention out", "gate up", "activation", "down"}) {
     if (operation == of_layer) return layers;
   }
   if (operation == "norm") return 2 * layers;
@@ -57,7 +58,8 @@ struct ThinnedCurve {
 
 class TableThinner {
  public:
-  TableThinner(uint32_t layers, MeasuredDevice* device) : layers_(layers), step_(*device, layers), device_(device) {
+  TableThinner(uint32_t layers, MeasuredDevice* device)
+      : layers_(layers), step_(*device, layers), device_(device) {
     for (MeasuredTable& table : device->tables) add(&table);
     for (MeasuredKv& format : device->formats) {
       for (MeasuredTable& table : format.tables) add(&table);
@@ -149,6 +151,8 @@ size_t points_of(const MeasuredDevice& device) {
   return out;
 }
 
-void thin_tables(uint32_t layers, size_t most, MeasuredDevice* device) { TableThinner(layers, device).leave(most); }
+void thin_tables(uint32_t layers, size_t most, MeasuredDevice* device) {
+  TableThinner(layers, device).leave(most);
+}
 
 }  // namespace kvtwin

@@ -72,7 +72,7 @@ struct Composed {
   uint32_t oversized_requests = 0;             // requests that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nullopt: nothing
   std::optional<MeasuredOperations> operations;  // what `cost` takes for the policies from calibration
-  std::optional<ServerProfile> server;         // what `cost` takes from a real server's log
+  std::optional<ServerProfile> server;           // what `cost` takes from a real server's log
   // Simulated backend: receives every step, each priced through its step graph; null: none (explain.h).
   sim::StepWatcher* watcher = nullptr;
   SampleWatcher* samples = nullptr;  // backends that compute values; null: none

@@ -31,8 +31,8 @@
 #include "scenarios/app/compose_parts.h"
 #include "scenarios/app/compose_values.h"
 #include "scenarios/app/compression_work.h"
-#include "scenarios/app/method_work.h"
 #include "scenarios/app/formats.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/load/retrieval_options.h"
 
 namespace kvtwin {
@@ -109,7 +109,8 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
 // capture every query token, nor of methods that choose on the host.
 DecodeGraphs decode_graphs(const CoreConfig& config) {
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
-  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens) return DecodeGraphs::kNone;
+  if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
+    return DecodeGraphs::kNone;
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
   if (drops(config) && scorer != nullptr && scorer->watches_decodes) return DecodeGraphs::kNone;
   return kind == RetrievalKind::kReadsAll ? DecodeGraphs::kPrepared : DecodeGraphs::kMet;
@@ -130,7 +131,8 @@ std::unique_ptr<CostModel> with_operations(const MeasuredDevice& device, const C
     const std::string folder = (std::filesystem::path(default_models_dir()) / "measured").string();
     const OtherOperations others = operations_of_others(folder, device);
     out->operations = others.operations;
-    if (!others.operations && !adds_to_steps(config)) return nullptr;  // the profile's tables alone price formats
+    if (!others.operations && !adds_to_steps(config))
+      return nullptr;  // the profile's tables alone price formats
     out->notes.push_back(fmt::format(
         "what methods add to steps was not measured in {}: {} prices it (kvtwin calibrate device)", profile,
         others.operations ? fmt::format("the mean of {}", fmt::join(others.gpus, " and ")) : "the roofline"));

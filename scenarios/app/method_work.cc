@@ -6,6 +6,7 @@
 #include "engine/methods/traits.h"
 #include "kernels/scoring/scorer.h"
 #include "scenarios/app/compose_parts.h"
+#include "scenarios/app/compose_values.h"
 
 namespace kvtwin {
 namespace {
@@ -57,7 +58,8 @@ MethodWork method_work(const CoreConfig& config, const LlmSpec& llm) {
   if (work.chooses) work.selectable = selectable_pages(set.retrieval_spec, config.page_tokens);
   work.lists = drops(config) && !precision.packed();
   if (!work.lists) return work;
-  if (const kernels::ScorerDefinition* const scorer = kernels::find_scorer(set.scorer)) add_scorer(*scorer, &work);
+  if (const kernels::ScorerDefinition* const scorer = kernels::find_scorer(set.scorer))
+    add_scorer(*scorer, &work);
   add_retention(config, &work);
   return work;
 }

@@ -76,7 +76,7 @@ int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
   thin_tables(llm->layers, kPointsMax, device);  // before operations are the difference to them
   request.sets = {"model.name=" + device->model};
   request.work = (fs::temp_directory_path() / fmt::format("kvtwin-operations-{}", getpid())).string();
-  request.recordings = !request.record            ? arguments.recorded
+  request.recordings = !request.record          ? arguments.recorded
                        : arguments.keep.empty() ? request.work + "/runs"
                                                 : arguments.keep;
   std::error_code ignored;
@@ -119,8 +119,8 @@ std::string summary_of(const MeasuredDevice& device) {
   std::string out =
       fmt::format("{}, driver {}, CUDA {}, SM clock {} to {} MHz, {}\n", device.gpu, device.driver,
                   device.cuda, device.sm_mhz_min, device.sm_mhz_max, device.model);
-  out += fmt::format("{} points of curves\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", points_of(device), "", "median",
-                     "p10", "p90");
+  out += fmt::format("{} points of curves\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", points_of(device), "",
+                     "median", "p10", "p90");
   for (const MeasuredFigure& one : device.figures)
     out += fmt::format("  {:<50}{:>12.2f}{:>10.2f}{:>10.2f}  {}\n", one.name, one.value, one.p10, one.p90,
                        one.unit);
@@ -219,9 +219,8 @@ void add_calibrate_device_command(CLI::App* calibrate, int* status) {
   command->add_flag("--rescale", arguments->rescale);
   command->add_flag("--quick", arguments->quick);
   command->add_flag("--quiet", arguments->quiet);
-  command->callback([=] {
-    *status = arguments->operations.empty() ? run_device(*arguments) : run_operations(*arguments);
-  });
+  command->callback(
+      [=] { *status = arguments->operations.empty() ? run_device(*arguments) : run_operations(*arguments); });
 }
 
 }  // namespace kvtwin

@@ -46,13 +46,13 @@ void print_catalog(const std::string& gpu) {
   const fs::path path = fs::path(default_models_dir()) / "measured" / (node->device + ".textproto");
   const Result<MeasuredDevice> profile = load_measured_device(path.string());
   line("measured step times", profile.has_value(),
-       profile
-           ? fmt::format(
-                 "{} ({}, {}, {} families of operations); on another machine check it: kvtwin calibrate device --anchors={}",
-                 path.string(), profile->date, profile->model, profile->operations ? profile->operations->prices.size() : 0, path.string())
-           : fmt::format("steps are priced by the roofline; measure them in 3 minutes: kvtwin calibrate "
-                         "device --out={}",
-                         path.string()));
+       profile ? fmt::format("{} ({}, {}, {} families of operations); on another machine check it: kvtwin "
+                             "calibrate device --anchors={}",
+                             path.string(), profile->date, profile->model,
+                             profile->operations ? profile->operations->prices.size() : 0, path.string())
+               : fmt::format("steps are priced by the roofline; measure them in 3 minutes: kvtwin calibrate "
+                             "device --out={}",
+                             path.string()));
 }
 
 #ifdef KVTWIN_HAVE_CUDA

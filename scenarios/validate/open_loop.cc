@@ -83,13 +83,9 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   shape.chunk_load = memory->load.fraction(begin), shape.busy_ms = memory->busy_period.ms(begin);
   shape.calm_ms = memory->busy_period.calm_ms(begin), shape.busy_before_ms = memory->busy_period.length_ms();
   shape.graph = memory->graphs.use(graph_key, memory->graphs.seen(graph_key));
-  const uint32_t held = most_held(shape);
-  shape.held_more = held - std::min(held, memory->most_held);
-  memory->most_held = std::max(memory->most_held, held);
-  shape.behind_many = memory->graphs.last_started() > GraphShapes::kManyRows;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->busy_period.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->graphs.add(graph_key, GraphShapes::started_rows(shape));
+  memory->graphs.add(graph_key);
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
   out.counts = family_counts(shape, pricing_.work);
@@ -104,7 +100,7 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
   out.low = us_of(range.low + concurrent), out.high = us_of(range.high + concurrent);
   out.chunks = !shape.chunks.empty() || !shape.passes.empty();
-  out.graph = shape.graph, out.behind_many = shape.behind_many, out.calm_ms = shape.calm_ms;
+  out.graph = shape.graph;
   out.step = step, out.longest = shape.decode_context_max, out.samples = shape.logits_rows,
   out.padded = std::max(shape.tokens, shape.tokens_padded);
   for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {

@@ -39,10 +39,7 @@ struct PricedStep {
   double dense = 0;                         // part of `predicted`: the time without the method's work
   double attention = 0;                     // part of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the weakest of its prices
-  // Copies of the StepShape's fields.
   GraphUse graph = GraphUse::kReplayed;
-  bool behind_many = false;
-  uint32_t calm_ms = kCalm;
   double error() const { return predicted / measured - 1; }
 };
 
@@ -68,7 +65,7 @@ struct StepPricing {
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // the run's data-dependent outcomes; null: not recorded
   MethodWork work{};                           // for family_counts()
-  bool lists_entries = false;  // StepShape::listed_decodes
+  bool lists_entries = false;                  // StepShape::listed_decodes
 };
 
 class OpenLoop final : public Observer {
@@ -107,7 +104,6 @@ class OpenLoop final : public Observer {
     RecentLoad load;
     BusyPeriod busy_period;
     GraphShapes graphs;
-    uint32_t most_held = 0;  // by a compression
   };
   double predicted(const Copied& copy) const;
   PricedStep priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,

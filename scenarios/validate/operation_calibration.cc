@@ -16,7 +16,6 @@
 #include "scenarios/validate/operation_fit.h"
 #include "scenarios/validate/recordings.h"
 #include "scenarios/validate/run_validation.h"
-#include "scenarios/validate/served_fit.h"
 
 namespace kvtwin {
 namespace {
@@ -44,8 +43,8 @@ struct HostSums {
     const double spread = steps * squares - requests * requests;
     const double each = spread > 0 ? std::max(0.0, (steps * products - requests * us) / spread) : 0;
     const double fixed = std::max(0.0, (us - each * requests) / steps);
-    for (const auto& [name, value] : {std::pair("host between steps", fixed),
-                                      std::pair("host between steps, a request", each)}) {
+    for (const auto& [name, value] :
+         {std::pair("host between steps", fixed), std::pair("host between steps, a request", each)}) {
       std::erase_if(device->figures, [&](const MeasuredFigure& figure) { return figure.name == name; });
       device->figures.push_back({name, "us", value, value, value});
     }
@@ -54,12 +53,10 @@ struct HostSums {
 
 struct OperationSteps {
   std::vector<OperationSample> samples;  // of methods
-  std::vector<PricedStep> dense;         // of runs without one
   HostSums host;                         // of all
 
   void add(const OperationSteps& more) {
     samples.insert(samples.end(), more.samples.begin(), more.samples.end());
-    dense.insert(dense.end(), more.dense.begin(), more.dense.end());
     host.add(more.host);
   }
 };
@@ -114,7 +111,8 @@ class OperationReader {
       const Result<Replayed> replayed = replay(name, recording.log, {&open});
       if (!replayed) return tl::unexpected<Error>(replayed.error());
       if (!replayed->same)
-        return make_error(folder, fmt::format("is not a run of the present {}: {}", path, replayed->difference),
+        return make_error(folder,
+                          fmt::format("is not a run of the present {}: {}", path, replayed->difference),
                           "record it again");
       add(open.steps(), adds_operations(composed->options.engines.front()), &out);
     }
@@ -122,7 +120,6 @@ class OperationReader {
   }
 
   static void add(const std::vector<PricedStep>& steps, bool method, OperationSteps* out) {
-    if (!method) out->dense.insert(out->dense.end(), steps.begin(), steps.end());
     for (const PricedStep& one : steps) out->host.add(one);
     for (size_t i = kFirstSteps; method && i < steps.size(); ++i) {
       const PricedStep& one = steps[i];
@@ -138,8 +135,6 @@ class OperationReader {
 
 }  // namespace
 
-// A method's operations are the difference to the dense engine. Where dense runs are given, the served time of
-// dense steps is found first, and all steps are priced again.
 Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& request, MeasuredDevice device,
                                             Errors* failed) {
   if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)
@@ -148,14 +143,6 @@ Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& r
   Result<OperationSteps> steps = OperationReader(request, device).all(request.record, failed);
   if (!steps) return tl::unexpected<Error>(steps.error());
   steps->host.learn(&device);
-  if (!steps->dense.empty()) {
-    forget_served(&device);
-    steps = OperationReader(request, device).all(false, nullptr);
-    if (!steps) return tl::unexpected<Error>(steps.error());
-    learn_served(steps->dense, &device);
-    steps = OperationReader(request, device).all(false, nullptr);
-    if (!steps) return tl::unexpected<Error>(steps.error());
-  }
   device.operations = fit_operations(steps->samples);
   return device;
 }

@@ -1,7 +1,7 @@
 // What KV methods add to steps of this machine's engine, by family of operations: runs the scenarios of
-// scenarios/suites/calibration, each a method or several of its operations in steps of few sizes, and computes
-// one price per family from the differences to the dense engine's steps (operation_fit.h). The traces have no
-// length, batch or mixture in common with those of scenarios/suites/validation.
+// scenarios/suites/calibration, each a method or several of its operations in steps of few sizes, and
+// computes one price per family from the differences to the dense engine's steps (operation_fit.h). The
+// traces have no length, batch or mixture in common with those of scenarios/suites/validation.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_OPERATION_CALIBRATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_OPERATION_CALIBRATION_H_
@@ -24,7 +24,7 @@ struct OperationCalibrationRequest {
   std::function<void(const std::string&)> progress{};
 };
 
-// `device` with the prices of operations, and with the served time of dense steps where a scenario is dense.
+// `device` with the prices of operations, and with the host's time between steps.
 // Scenarios that could not be run or read are in `failed`; the others count all the same. Errors: none could.
 Result<MeasuredDevice> calibrate_operations(const OperationCalibrationRequest& request, MeasuredDevice device,
                                             Errors* failed);

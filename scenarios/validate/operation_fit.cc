@@ -41,7 +41,8 @@ Vector solve(std::vector<Vector>* a, Vector b) {
 // Weighted least squares: the normal equations of all families, of which a fit uses some.
 class NormalEquations {
  public:
-  NormalEquations(const std::vector<OperationSample>& samples, const Vector& weights, const FamilyCounts& scale)
+  NormalEquations(const std::vector<OperationSample>& samples, const Vector& weights,
+                  const FamilyCounts& scale)
       : a_(kOperationFamilies, Vector(kOperationFamilies)), b_(kOperationFamilies) {
     for (size_t s = 0; s < samples.size(); ++s) {
       const OperationSample& one = samples[s];
@@ -95,8 +96,8 @@ double predicted(const OperationSample& one, FamilyCounts ns) {
 // The part of a step concurrently with which pages recalled after attention are copied: everything but
 // attention and other recalls. The step waits for the remainder (graph_pricer.h has the exact rule).
 double concurrent(const OperationSample& one, FamilyCounts ns) {
-  for (const Family pages : {Family::kPageNow, Family::kPageMixed, Family::kPageConcurrent,
-                             Family::kPageLaunched})
+  for (const Family pages :
+       {Family::kPageNow, Family::kPageMixed, Family::kPageConcurrent, Family::kPageLaunched})
     ns[index(pages)] = 0;
   return predicted(one, ns) - one.attention;
 }
@@ -152,8 +153,8 @@ double page_behind(const std::vector<OperationSample>& samples, FamilyCounts ns)
 }
 
 // The samples that do not wait, and so determine the other prices. A step is taken to wait for pages recalled
-// after attention if they are copied for too large a part of it, or, while the price `ns` of a page is unknown
-// (0), if they are more than half of `most`.
+// after attention if they are copied for too large a part of it, or, while the price `ns` of a page is
+// unknown (0), if they are more than half of `most`.
 std::vector<OperationSample> without_waits(const std::vector<OperationSample>& samples, double ns,
                                            double most) {
   std::vector<OperationSample> out;

@@ -12,8 +12,8 @@
 #include "models/files/textproto.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/app/compose_parts.h"
-#include "scenarios/app/method_work.h"
 #include "scenarios/app/compose_retrieving.h"
+#include "scenarios/app/method_work.h"
 #include "scenarios/app/results.h"
 #include "scenarios/output/result_folder.h"
 #include "scenarios/validate/divergence.h"
@@ -55,7 +55,8 @@ class Evictions final : public Observer {
 
 std::string detail_titles() {
   std::string out =
-      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,low_us,high_us,dense_us,longest";
+      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,low_us,high_us,"
+      "dense_us,longest";
   for (size_t i = 0; i < kOperationFamilies; ++i) out += fmt::format(",{}", name_of(static_cast<Family>(i)));
   return out += '\n';
 }
@@ -67,13 +68,15 @@ struct Priced {
   std::string details;
 };
 
-double percent_of(double part, size_t all) { return 100 * part / std::max<double>(1, static_cast<double>(all)); }
+double percent_of(double part, size_t all) {
+  return 100 * part / std::max<double>(1, static_cast<double>(all));
+}
 
 void add_details(const std::string& run, const std::vector<PricedStep>& steps,
                  const std::vector<PricedCopy>& copies, std::string* out) {
   for (const PricedStep& s : steps) {
-    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step, s.padded,
-                        s.samples, s.measured, s.predicted, s.low, s.high, s.dense, s.longest,
+    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step,
+                        s.padded, s.samples, s.measured, s.predicted, s.low, s.high, s.dense, s.longest,
                         fmt::join(s.counts, ","));
   }
   for (const PricedCopy& c : copies) {

@@ -83,7 +83,7 @@ struct Validation {
   std::vector<Error> failed{};    // scenarios that cannot be read or run: the others count without them
   ErrorStatistics steps, copies;  // over all scenarios
   double in_range = 0, half_width = 0;
-  std::string details{};          // every priced step and copy, as CSV, to analyse errors
+  std::string details{};  // every priced step and copy, as CSV, to analyse errors
   bool good() const;
 };
 

@@ -41,8 +41,9 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
   if (one.chunk_steps.count > 0)
     *out +=
         fmt::format("    with chunks   {}: {}\n", one.chunk_steps.count, statistics_text(one.chunk_steps));
-  *out += fmt::format("    {:.1f} % of steps within their range of +-{:.1f} %, {:.1f} % partly outside the tables\n",
-                      one.in_range, one.half_width, one.extrapolated);
+  *out += fmt::format(
+      "    {:.1f} % of steps within their range of +-{:.1f} %, {:.1f} % partly outside the tables\n",
+      one.in_range, one.half_width, one.extrapolated);
   if (one.copies.count > 0)
     *out += fmt::format("    {} copies: {}\n", one.copies.count, statistics_text(one.copies));
   *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>10}{:>8}  {}\n", "closed loop", "simulated", "real",

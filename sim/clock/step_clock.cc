@@ -172,8 +172,6 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.chunk_load = load_.fraction(start);
   shape.busy_ms = busy_period_.ms(start);
   shape.calm_ms = busy_period_.calm_ms(start), shape.busy_before_ms = busy_period_.length_ms();
-  const uint32_t held = most_held(shape);
-  shape.held_more = held - std::min(held, priced_.back().held);
   if (cost_->graphs_kept() == 0) return;
   graph_key_ = pricer_ == nullptr ? GraphShapes::key(shape)
                                   : pricer_->graph_key(shape, launch->command.step().entries,
@@ -182,18 +180,10 @@ void StepClock::recall(Launch* launch, Ticks start) {
   for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kMost; --i)
     seen += priced_[i - 1].graph_key == graph_key_ ? 1 : 0;
   shape.graph = graphs_.use(graph_key_, seen);
-  shape.behind_many = last_started() > GraphShapes::kManyRows;
-}
-
-// Tokens of the last step that was launched kernel by kernel, answered or not.
-uint32_t StepClock::last_started() const {
-  return priced_.size() > head_ ? priced_.back().last_started : graphs_.last_started();
 }
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
   priced_.back().graph_key = graph_key_;
-  priced_.back().held = std::max(priced_.back().held, most_held(shape));
-  if (const uint32_t rows = GraphShapes::started_rows(shape); rows > 0) priced_.back().last_started = rows;
   load_.add(shape, begin, end);
   busy_period_.add(shape, begin, end);
 }
@@ -269,7 +259,6 @@ void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
                            const std::array<Ticks, kEvidenceKinds>& by_evidence) {
   const Priced& before = priced_.back();
   Priced step = before;
-  step.last_started = last_started();
   step.end = end;
   step.host_exposed += std::max<Ticks>(0, host);
   for (size_t i = 0; i < by_evidence.size(); ++i) step.by_evidence[i] += by_evidence[i];
@@ -371,7 +360,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
-  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].graph_key, priced_[i].last_started);
+  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].graph_key);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // a launch of one step

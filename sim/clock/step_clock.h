@@ -167,8 +167,6 @@ class StepClock {
   // steps is a difference.
   struct Priced {
     GraphShapes::Key graph_key;
-    uint32_t held = 0;          // KV entries of the largest compression so far
-    uint32_t last_started = 0;  // tokens of the last step launched kernel by kernel, as of this step
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
@@ -198,7 +196,6 @@ class StepClock {
   Launch* next_launch();
   void recall(Launch* launch, Ticks start);
   void remember(const StepShape& shape, Ticks begin, Ticks end);
-  uint32_t last_started() const;
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);

@@ -59,9 +59,8 @@ def is_method(scenario):
     return re.search(r'(scorer|retrieval|precision): *"', text) is not None
 
 
-def without_methods(text):
-    text = re.sub(r"^method \{.*?^\}\n", "", text, flags=re.S | re.M)
-    return re.sub(r'^figure \{ name: "served[^\n]*\n', "", text, flags=re.M)
+def without_operations(text):
+    return re.sub(r"^operations \{.*?^\}\n", "", text, flags=re.S | re.M)
 
 
 def validate(kvtwin, machine, scenarios, models, profile):
@@ -113,7 +112,7 @@ def measure(kvtwin, folder):
             shutil.copytree(ROOT / "models/measured", models / "measured", dirs_exist_ok=True)
         (models / "measured" / f"{machine.profile}.textproto").unlink()
         alone = folder / f"{number}.textproto"
-        alone.write_text(without_methods(own))
+        alone.write_text(without_operations(own))
         methods = [one for one in names if is_method(one)]
         yield from rows_of("device calibrated alone", machine, validate(kvtwin, machine, methods, models, alone))
 
@@ -132,7 +131,7 @@ def page(rows):
            "  One constant of that rule is fitted to kernel tables of both GPUs (`kGemmFixedNs`), none to these runs.",
            "* *Another model calibrated*: the dense scenarios, from a profile of this kind of GPU with another model.",
            "* *Device calibrated alone*: scenarios with a method or a packed format, with the machine's own `kvtwin calibrate",
-           "  device` and nothing of its `calibrate methods`. What methods add is the mean of the other machines;",
+           "  device` without what methods add to steps. What methods add is the mean of the other machines;",
            "  for Qwen2.5-7B they were calibrated with Llama-3.1-8B, and count by layers and heads.", ""]
     for question in dict.fromkeys(row[0] for row in rows):
         out += [f"## {question.capitalize()}", "",

@@ -10,7 +10,7 @@ plant(stale_pin engine/kv/managers/paged_kv_manager.cc
 [[  parts_.index.release(r.prefix.pin, true);]]
 [[  if (!planted("stale_pin") || !preempted) parts_.index.release(r.prefix.pin, true);]])
 
-plant(unsafe_copy engine/kv/managers/paged_kv_manager.cc
+plant(unsafe_copy engine/kv/managers/request_transfers.cc
 [[!context_.steps.closed(), context_.out);]]
 [[!context_.steps.closed() || planted("unsafe_copy"), context_.out);]])
 
@@ -30,7 +30,7 @@ plant(early_swap_out engine/scheduler/batch_planner.cc
 [[if (r.launches == 0) transfers_.submit_swap_out]]
 [[if (r.launches == 0 || planted("early_swap_out")) transfers_.submit_swap_out]])
 
-plant(awaited_swap_out engine/kv/managers/grouped_kv_manager.cc
+plant(awaited_swap_out engine/kv/managers/grouped_kv_transfers.cc
 [[if (r.compression.answers > 0 || r.unlaunched) return false;]]
 [[if ((r.compression.answers > 0 && !planted("awaited_swap_out")) ||
       (r.unlaunched && !planted("uncopied_swap_out")))
@@ -66,3 +66,7 @@ plant(kept_promise engine/kv/managers/mixed_precision_kv_manager.cc
   r.swapped_in = false;]]
 [[  if (!planted("kept_promise")) reserved_4_.drop(&r.reserved_4);
   r.swapped_in = false;]])
+
+plant(stale_copy engine/kv/store/mixed_precision_copies.cc
+[[host.version == p.version;]]
+[[(host.version == p.version || planted("stale_copy"));]])

@@ -47,6 +47,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
       {"early_swap_in", "6000000 6001000"},
       {"early_fetch", "7000000 7001000"},
       {"hot_spill", "8000000 8001000"},
+      {"stale_copy", "14000000 14001000"},
   };
   for (const auto& [bug, seeds] : kBugs) {
     CAPTURE(bug);

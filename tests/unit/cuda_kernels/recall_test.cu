@@ -223,6 +223,8 @@ TEST_CASE(
       const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
       streams.recall.pool = device(pool);
       streams.recall.pool_layout = row < 6 ? HostPageLayout::kHnd : HostPageLayout::kNhd;
+      // Its streams do not wait for the default one, on which arrays are filled.
+      KVT_CUDA(cudaDeviceSynchronize());
       KVT_CUDA(stream_recalled(streams.recall, list, heads));
       KVT_CUDA(cudaStreamSynchronize(streams.recall.streams[0]));
       const Bits want = expected(p, moves);

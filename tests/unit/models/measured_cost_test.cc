@@ -11,7 +11,6 @@
 #include "models/cost/graph_shapes.h"
 #include "models/cost/recent_load.h"
 #include "models/cost_tables/cost_factory.h"
-#include "models/cost_tables/served_time.h"
 #include "tests/unit/models/tiny_device.h"
 
 namespace kvtwin {
@@ -187,80 +186,29 @@ TEST_CASE("measured cost: with chunks the host's time depends on all rows and on
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
-TEST_CASE("measured cost: steps without a graph of their form, and replays after steps of many rows") {
+TEST_CASE("measured cost: steps of engines that make graphs before, when a form comes up, or never") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"decode host behind many", name, {1, 4}, {}, {us(130), us(140)}});
   struct Row {
     DecodeGraphs graphs;
     GraphUse use;
-    bool many;
     double more;
     uint32_t kept;
   };
-  for (const Row& row : {Row{DecodeGraphs::kMet, GraphUse::kReplayed, false, 0, 64},
-                         Row{DecodeGraphs::kMet, GraphUse::kReplayed, true, 140, 64},
-                         Row{DecodeGraphs::kMet, GraphUse::kNew, true, 100, 64},  // a launch, not a replay
-                         Row{DecodeGraphs::kMet, GraphUse::kInstantiated, false, 100, 64},
-                         Row{DecodeGraphs::kPrepared, GraphUse::kReplayed, true, 140, 0},
-                         Row{DecodeGraphs::kNone, GraphUse::kReplayed, true, 100, 0}}) {
+  for (const Row& row :
+       {Row{DecodeGraphs::kMet, GraphUse::kReplayed, 0, 64}, Row{DecodeGraphs::kMet, GraphUse::kNew, 100, 64},
+        Row{DecodeGraphs::kMet, GraphUse::kInstantiated, 100, 64},
+        Row{DecodeGraphs::kPrepared, GraphUse::kReplayed, 0, 0},
+        Row{DecodeGraphs::kNone, GraphUse::kReplayed, 100, 0}}) {
     const auto m = MeasuredCost::make(measured, tiny(), {}, "here", row.graphs);
     REQUIRE(m);
     StepShape shape = decodes(4, 2500, 200);
-    shape.graph = row.use, shape.behind_many = row.many;
+    shape.graph = row.use;
     CHECK(us_of((*m)->step(shape).device - replay) == doctest::Approx(row.more));
     CHECK((*m)->graphs_kept() == row.kept);
   }
-}
-
-TEST_CASE("measured cost: served times correct the tables of replays and of few rows, and no launches") {
-  MeasuredDevice measured = device();
-  const std::string name = MeasuredShapes(tiny()).model;
-  measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
-  const auto made = [&] { return MeasuredCost::make(measured, tiny(), {}, "here", DecodeGraphs::kMet); };
-  const auto bench = made();
-  const std::pair<Served, double> corrections[] = {{Served::kBehindFew2, -6},
-                                                   {Served::kBehindFew4, -6},
-                                                   {Served::kBehindMany, 2},
-                                                   {Served::kFewRows, 70}};
-  for (const auto& [what, value] : corrections)
-    measured.figures.push_back({figure_of(what), "us", value, value, value});
-  const auto served = made();
-  StepShape shape = decodes(4, 2500, 200);
-  const auto more = [&](GraphUse graph, bool many) {
-    shape.graph = graph, shape.behind_many = many;
-    return us_of((*served)->step(shape).device - (*bench)->step(shape).device);
-  };
-  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(-6).epsilon(1e-3));
-  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(2).epsilon(1e-3));
-  CHECK(more(GraphUse::kNew, true) == doctest::Approx(0).epsilon(1e-3));
-  const ChunkShape chunk{32, 0, 0};
-  shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
-  CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
-}
-
-TEST_CASE("served time: linear between request counts, and equal to the tables beyond twice the last") {
-  MeasuredDevice device;
-  const std::vector<uint32_t> requests = {1, 2, 3, 4, 6, 8, 16};
-  device.tables.push_back({"decode attention", "h", requests, requests, std::vector<Measured>(7, us(100))});
-  device.tables.push_back({"chunk host mixed", "m", requests, {}, std::vector<Measured>(7, us(100))});
-  device.figures = {{figure_of(Served::kBehindFew2), "us", -20, -20, -20},
-                    {figure_of(Served::kBehindFew4), "us", -40, -40, -40},
-                    {figure_of(Served::kBehindMany), "us", 10, 10, 10}};
-  const MeasuredDevice served = as_served(device, "m", "h", 2);
-  const std::vector<double> more = {-20, -20, -30, -40, -20, 0, 0};
-  for (size_t i = 0; i < requests.size(); ++i) {
-    CHECK(served.table("decode attention", "h")->at[i].us == doctest::Approx(100 + more[i] / 2));
-    CHECK(served.table("chunk host mixed", "m")->at[i].us == doctest::Approx(100 - more[i]));
-  }
-  const MeasuredTable* const many = served.table("decode host behind many", "m");
-  REQUIRE(many != nullptr);
-  CHECK(many->at[1].us == doctest::Approx(30));
-  CHECK(many->at[2].us == doctest::Approx(50));
-  CHECK(many->at[3].us == doctest::Approx(0));
 }
 
 TEST_CASE("measured cost: decodes after chunks are slower until the clock recovers") {
@@ -315,24 +263,19 @@ TEST_CASE("measured cost: tables of few rows hold between decodes, and further c
   CHECK(us_of(several->step(shape).device - m->step(shape).device) == doctest::Approx(26));
 }
 
-TEST_CASE("graph shapes: how often a graph key was used, and the rows of the last launch") {
+TEST_CASE("graph shapes: how often a graph key was used") {
   GraphShapes shapes(1);
   const GraphShapes::Key key = GraphShapes::key(decodes(4, 100, 4));
-  StepShape shape = decodes(4, 100, 4);
   for (uint32_t met = 0; met < 5; ++met) {
     CHECK(shapes.seen(key) == std::min(met, GraphShapes::kMost));
-    shape.graph = shapes.use(key, shapes.seen(key));
-    CHECK(GraphShapes::started_rows(shape) == (met < GraphShapes::kMost ? 4 : 0));
-    shapes.add(key, GraphShapes::started_rows(shape));
-    CHECK(shapes.last_started() == 4);
+    shapes.add(key);
   }
   const ChunkShape chunk{300, 0, 0};
+  StepShape shape = decodes(4, 100, 4);
   shape.tokens = shape.tokens_padded = 304, shape.chunks = {&chunk, 1};
   CHECK(GraphShapes::key(shape).is_none());
-  shapes.add({}, GraphShapes::started_rows(shape));
-  CHECK(shapes.last_started() == 304);
-  shapes.add(key, 0);
-  CHECK(shapes.last_started() == 304);
+  shapes.add(GraphShapes::key(shape));
+  CHECK(shapes.seen(key) == GraphShapes::kMost);
   CHECK(shapes.seen(GraphShapes::key(decodes(3, 100, 4))) == 0);
   CHECK(GraphShapes(0).use(key, 0) == GraphUse::kReplayed);
 }

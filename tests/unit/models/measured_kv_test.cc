@@ -125,7 +125,8 @@ TEST_CASE("formats: parts sum to the step, and ranges contain it") {
 }
 
 TEST_CASE("formats: an unmeasured format is refused with a remedy") {
-  const auto none = MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", DecodeGraphs::kPrepared, "kivi_int2");
+  const auto none =
+      MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", DecodeGraphs::kPrepared, "kivi_int2");
   REQUIRE(!none);
   CHECK(none.error().what == "has no attention over kivi_int2 KV of 4/1x16");
   CHECK(none.error().hint.find("leave the profile out") != std::string::npos);

@@ -129,7 +129,8 @@ TEST_CASE("operation counts: what each kind of method does in a step, in logical
   MethodWork lists = small_work();
   lists.lists = true;
   CHECK(counted(decodes, small_work()).empty());
-  CHECK(counted(decodes, lists) == named({{Family::kRowSlot, 4 * heads}, {Family::kTableEntry, 6 + 3 * half}}));
+  CHECK(counted(decodes, lists) ==
+        named({{Family::kRowSlot, 4 * heads}, {Family::kTableEntry, 6 + 3 * half}}));
   CHECK(counted(prompt, lists) == named({{Family::kRowSlot, 100 * heads},
                                          {Family::kTableEntry, 10 + half},
                                          {Family::kChunkPlan, 2},
@@ -141,12 +142,15 @@ TEST_CASE("operation counts: what each kind of method does in a step, in logical
     std::initializer_list<std::pair<Family, double>> decodes, prompt;  // in addition
   };
   const Row rows[] = {
-      {"gates", [](MethodWork* w) { w->gates = true; },
-       {{Family::kGate, 2}, {Family::kGateRow, 2 * 4}}, {{Family::kGate, 2}, {Family::kGateRow, 2 * 100}}},
+      {"gates",
+       [](MethodWork* w) { w->gates = true; },
+       {{Family::kGate, 2}, {Family::kGateRow, 2 * 4}},
+       {{Family::kGate, 2}, {Family::kGateRow, 2 * 100}}},
       {"positions", [](MethodWork* w) { w->positions = true; }, {}, {{Family::kPosition, 120 * heads}}},
       {"counts", [](MethodWork* w) { w->counts_by_scores = true; }, {}, {{Family::kCounted, 120 * heads}}},
       {"captures", [](MethodWork* w) { w->captures = true; }, {}, {{Family::kCapture, 2}}},
-      {"groups", [](MethodWork* w) { w->groups = 8; },
+      {"groups",
+       [](MethodWork* w) { w->groups = 8; },
        {{Family::kTable, 8 * 3}, {Family::kTableEntry, 7 * (6 + 3 * half)}},
        {{Family::kTable, 8}, {Family::kTableEntry, 7 * (10 + half)}}},
   };
@@ -270,7 +274,8 @@ TEST_CASE("graph keys: they differ exactly as the engine's lists do") {
   CHECK(none.use(key, 0) == GraphUse::kReplayed);
 }
 
-TEST_CASE("operation counts: requantised KV entries, those that decodes unpack, and chunks over two formats") {
+TEST_CASE(
+    "operation counts: requantised KV entries, those that decodes unpack, and chunks over two formats") {
   StepShape shape = method_decodes(3);
   shape.decode_context_sum = 9000;
   MethodWork work = small_work();
@@ -290,7 +295,8 @@ TEST_CASE("operation counts: requantised KV entries, those that decodes unpack, 
 
 TEST_CASE("other operations: the mean of profiles, family by family") {
   const MeasuredOperations first{{{name_of(Family::kChoice), 10}}, 5, 0.01, 0.04};
-  const MeasuredOperations second{{{name_of(Family::kChoice), 20}, {name_of(Family::kRanked), 6}}, 7, 0.02, 0.03};
+  const MeasuredOperations second{
+      {{name_of(Family::kChoice), 20}, {name_of(Family::kRanked), 6}}, 7, 0.02, 0.03};
   const FamilyCounts mean = prices_of(mean_of_operations(std::vector{first, second}));
   CHECK(mean[static_cast<size_t>(Family::kChoice)] == doctest::Approx(15));
   CHECK(mean[static_cast<size_t>(Family::kRanked)] == doctest::Approx(3));

@@ -36,8 +36,9 @@ PrecisionSpec old_observations_in_two(Ageing ageing) {
 
 // A pool and requests with logical pages of their own, as the scheduler uses them.
 struct LogicalPages {
-  LogicalPages(MixedPrecisionPoolSize size, uint32_t logical_pages, bool ages = false)
-      : pool(size, kPoolPage, ages) {
+  LogicalPages(MixedPrecisionPoolSize size, uint32_t logical_pages, bool ages = false,
+               const MixedPrecisionHost& host = {})
+      : pool(size, kPoolPage, ages, host) {
     for (uint32_t i = logical_pages; i > 0; --i) free.push_back(PageId{i - 1});
   }
   struct Request {
@@ -354,4 +355,58 @@ TEST_CASE(
   // The test proves little unless both happened.
   CHECK(refused > 100);
   CHECK(spilled > 100);
+}
+
+TEST_CASE(
+    "mixed precision pool: copies share host pages, and a page is copied again once entries were added") {
+  PagePool host(PageId{20}, 8, PageOrder::kLowestFirst);
+  const PageTiers tiers{.host = &host};
+  LogicalPages f({10, 10}, 40, false, {&tiers, PageId{100}, 8});
+  LogicalPages::Request request = LogicalPages::request({{16, true}, {32, false}, {80, true}});
+  f.begin(&request);
+  std::vector<PageId> source, target;
+  const auto copy = [&](PageId logical_page) {
+    const PageId number = f.pool.copies()->acquire();
+    REQUIRE(f.pool.has_room(logical_page));
+    f.pool.copying(logical_page, number);
+    f.pool.resolve(&source, &target);
+    f.pool.arrived({&number, 1}, target);
+    f.pool.check_invariants(f.held);
+    return number;
+  };
+  REQUIRE(f.append(&request, 48));  // int4 page 10 is filled to half, int2 page 0 has KV entries of both
+  const PageId first = copy(request.logical_pages[0]);
+  CHECK(source == std::vector<PageId>{PageId{10}, PageId{0}});
+  CHECK(target == std::vector<PageId>{PageId{20}, PageId{21}});
+  REQUIRE(f.append(&request, 80));
+  const PageId second = copy(request.logical_pages[1]);
+  CHECK(source == std::vector<PageId>{PageId{10}});
+  CHECK(target == std::vector<PageId>{PageId{22}});
+  CHECK(f.pool.pages_host() == 3);
+
+  // Pages 10 and 0 hold these two logical pages alone.
+  const std::vector<PageId> cached = {request.logical_pages[0], request.logical_pages[1]};
+  const uint32_t free = f.pool.pages_free(false) + f.pool.pages_free(true);
+  CHECK(f.pool.pages_spare() == free);
+  f.pool.hold(cached, false);
+  CHECK(f.pool.pages_spare() == free + 2);
+  for (const PageId logical_page : cached) f.pool.freed(logical_page);
+  f.held -= 2;
+  CHECK(f.pool.pages_spare() == free + 2);
+
+  const std::vector<PageId> copies = {first, second}, loaded = {PageId{38}, PageId{39}};
+  CHECK(f.pool.demand_of_load(copies).pages_2 == 1);
+  CHECK(f.pool.demand_of_load(copies).pages_4 == 2);
+  f.pool.hold(loaded, true);
+  f.held += 2;
+  source.clear(), target.clear();
+  f.pool.load(copies, loaded, &source, &target);
+  CHECK(source == std::vector<PageId>{PageId{20}, PageId{21}, PageId{22}});
+  CHECK(std::count_if(target.begin(), target.end(), [&](PageId page) { return f.pool.is_int4(page); }) == 2);
+  f.pool.check_invariants(f.held);
+  f.pool.copy_freed(first);
+  CHECK(f.pool.pages_host() == 2);  // the int2 page has KV entries of the other
+  f.pool.copy_freed(second);
+  CHECK(host.pages_free() == 8);
+  f.pool.check_invariants(f.held);
 }

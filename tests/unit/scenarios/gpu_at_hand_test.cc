@@ -97,7 +97,8 @@ TEST_CASE("recordings: a scenario that asks for more pages than its GPU holds ge
 }
 
 TEST_CASE(
-    "prices: operations that a profile lacks are the mean of the profiles of GPUs with as many SMs, and a note "
+    "prices: operations that a profile lacks are the mean of the profiles of GPUs with as many SMs, and a "
+    "note "
     "names these") {
   auto scenario = load_scenario(
       kvtwin::testing::source_dir() + "/scenarios/suites/validation/snapkv.textproto",

@@ -51,13 +51,12 @@ class Scripted final : public OutcomeSource {
   uint64_t eos_at = UINT64_MAX;
 };
 
-// 1 us per step; 10 us more without a graph, 5 for a replay after a step of many rows, and for prompts a
-// tenth of the load of the last 100 us, in us.
+// 1 us per step; 10 us more without a graph, and for prompts a tenth of the load of the last 100 us, in us.
 class LoadAwareCost final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
     StepCost cost;
-    cost.device = kUs + (shape.launched() ? 10 * kUs : shape.behind_many ? 5 * kUs : 0);
+    cost.device = kUs + (shape.launched() ? 10 * kUs : 0);
     if (!shape.chunks.empty()) cost.device = 20 * kUs + shape.chunk_load * kUs / 100;
     cost.by_evidence[0] = cost.device;
     return cost;
@@ -98,35 +97,6 @@ TEST_CASE("step clock: graphs of known shapes, coalesced or not, and also after 
   cut.launch({11'000}, step_of(1, 1, one));
   while (!cut.next_event().known) cut.look_ahead(cut.next_event().at);
   CHECK(cut.take().ends.back().ns == 22'000);
-}
-
-// A chunk of many rows makes replays slower until the next launched step of few rows, coalesced or not.
-TEST_CASE("step clock: replays after many rows are slower") {
-  LoadAwareCost cost;
-  const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
-  const std::vector<PlanEntry> many = {{RequestId{2}, EntryKind::kChunk, true, false, 300, 0}};
-  const std::vector<PlanEntry> few = {{RequestId{2}, EntryKind::kChunk, true, false, 20, 0}};
-  std::vector<PlanEntry> two = one;
-  two.push_back({RequestId{3}, EntryKind::kDecode, true, true, 1, 10});
-  sim::StepClock coalesced(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
-  const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 1, many), step_of(5, 3, one),
-                                            step_of(8, 1, few), step_of(9, 2, one),  step_of(11, 1, many),
-                                            step_of(12, 5, two)};
-  std::vector<LaunchStep> singles;
-  for (const LaunchStep& launch : launches) {
-    for (uint32_t i = 0; i < launch.repeat; ++i)
-      singles.push_back(step_of(raw(launch.step) + i, 1, launch.entries));
-  }
-  const std::vector<int64_t> ends = ends_of(&coalesced, launches);
-  CHECK(ends_of(&single, singles) == ends);
-  std::vector<int64_t> took;
-  for (size_t i = 0; i < ends.size(); ++i) took.push_back(ends[i] - (i == 0 ? 0 : ends[i - 1]));
-  CHECK(took[3] == 1'000);
-  for (const size_t slow : {5u, 6u, 7u}) CHECK(took[slow] == 6'000);
-  for (const size_t fast : {9u, 10u}) CHECK(took[fast] == 1'000);
-  // The first steps of a graph key are launched without a graph, and have few rows.
-  for (const size_t started : {12u, 13u, 14u}) CHECK(took[started] == 11'000);
-  for (const size_t replayed : {15u, 16u}) CHECK(took[replayed] == 1'000);
 }
 
 TEST_CASE("step clock: prompts are slower after prompts") {

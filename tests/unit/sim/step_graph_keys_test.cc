@@ -23,35 +23,13 @@ class Busy final : public CostModel {
     StepCost cost;
     cost.device = cost.by_evidence[0] = 1000 * kTicksPerNs;
     cost.least = shape.graph == GraphUse::kCaptured ? 9000 * kTicksPerNs : 0;
-    if (shape.held_more > 0) held_more.push_back(shape.held_more);
     return cost;
   }
   uint32_t graphs_kept() const override { return 4; }
   std::vector<GraphUse> forms;
-  std::vector<uint32_t> held_more;
 };
 
 }  // namespace
-
-TEST_CASE("step clock: the KV entries held for the first time, by the largest compression") {
-  const std::vector<PlanEntry> prompts = {
-      {.request = RequestId{1}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 90},
-      {.request = RequestId{2}, .kind = EntryKind::kChunk, .samples = true, .tokens = 10, .context = 290}};
-  const uint32_t keep[] = {5};
-  const Compression small{.entry = 0, .begin = 0, .end = 100, .forced = {}, .keep = keep},
-      large{.entry = 1, .begin = 0, .end = 300, .forced = {}, .keep = keep};
-  const Compression both[] = {large, small};
-  Busy cost;
-  sim::StepClock clock(EngineId{0}, &cost, 1);
-  std::vector<LaunchStep> launches;
-  const std::span<const Compression> cuts[] = {{&small, 1}, {&small, 1}, both, {}, {&large, 1}};
-  for (const std::span<const Compression> cut : cuts) {
-    launches.push_back(step_of(launches.size(), 1, prompts));
-    launches.back().compressions = cut;
-  }
-  ends_of(&clock, launches);
-  CHECK(cost.held_more == std::vector<uint32_t>{100, 200});
-}
 
 TEST_CASE("step clock: a step takes at least the host's time, also through its graph") {
   const std::vector<PlanEntry> one = {{RequestId{1}, EntryKind::kDecode, true, true, 1, 10}};
