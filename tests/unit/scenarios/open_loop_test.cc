@@ -40,8 +40,9 @@ TEST_CASE(
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   Log log = log_of({125, 205, 375}, {});
-  log.engines[0].coalesced_runs = {{.step = 0, .steps = 2, .outcome = {.host = {16 * kUs}}},
-                                   {.step = 2, .steps = 1, .outcome = {.host = {5 * kUs}}}};
+  log.engines[0].coalesced_runs = {
+      {.step = 0, .steps = 2, .outcome = {.host = {16 * kUs}}, .eos = {}, .retained = {}},
+      {.step = 2, .steps = 1, .outcome = {.host = {5 * kUs}}, .eos = {}, .retained = {}}};
   OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command({0}, LaunchStep{.step = StepId{0},
