@@ -4,7 +4,7 @@
 Usage: docs/reference/generate.py --kvtwin=FILE [--check]
 
 scenario-fields.md, model-files.md, trace-schema.md and other-files.md come from the comments and fields of traces/proto/*.proto, the
-scenarios' defaults from scenarios/load/scenario_defaults.cc, words.md and combinations.md from what the tool prints. Of metrics.md, which is
+scenarios' defaults from scenarios/load/defaults.txtpb, words.md and combinations.md from what the tool prints. Of metrics.md, which is
 written by hand, --check compares the names with what the tool prints.
 """
 
@@ -100,8 +100,7 @@ class Protos:
 
 def defaults():
     """{path: value as written} of the scenario's defaults."""
-    source = (ROOT / "scenarios/load/scenario_defaults.cc").read_text()
-    text = re.search(r'kDefaults\[\] = R"pb\((.*?)\)pb"', source, re.S)[1]
+    text = (ROOT / "scenarios/load/defaults.txtpb").read_text()
     out, path = {}, []
     for word in re.findall(r"(\w+)\s*\{|(\w+):\s*(\"[^\"]*\"|[^\s{}]+)|(\})", text):
         if word[0]:

@@ -306,7 +306,7 @@ def page(single, series, curves):
         "Written by `reports/evidence/servers.py build/dev/bin/kvtwin`; `servers.csv` has every figure, and a test",
         "(`ctest -R evidence_servers`) fails if one gets worse.", "",
         "* *nothing fitted*: the GPU's roofline, or kernel tables of the GPU, the settings of the server, and the host",
-        "  time and front end that the preset `vllm_v1` assumes (`scenarios/load/scenario_defaults.cc` has their sources).",
+        "  time and front end that the preset `vllm_v1` assumes (`scenarios/load/vllm_v1.txtpb` has their sources).",
         f"* *calibrated*: `kvtwin calibrate server` on the first {FIRST} requests, scored on the others. Where there are",
         f"  aggregates only, two figures (decode step, front end) fitted to the means at rate {CALIBRATED_RATE}, scored at the"
         " other rates.", "",

@@ -4,11 +4,17 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scenarios/cli/cli.h"
 
 namespace kvtwin {
+
+// completion.bash and completion.zsh
+extern const char kBashCompletion[];
+extern const char kZshCompletion[];
+
 namespace {
 
 // One command: its path after "kvtwin", joined by spaces, and the words that may follow it.
@@ -37,66 +43,15 @@ std::vector<CommandWords> all_commands(const CLI::App& app) {
   return all;
 }
 
-// The branches of a `case` over the path of commands typed so far, in the syntax that bash and zsh share.
-std::string case_branches(const std::vector<CommandWords>& all) {
-  std::string text;
+// The script, with the branches of its `case` over the path of commands typed so far.
+std::string completion(std::string_view script, const std::vector<CommandWords>& all) {
+  constexpr std::string_view kPlace = "    @BRANCHES@\n";
+  std::string branches;
   for (const CommandWords& one : all) {
-    text += fmt::format("    '{}') commands='{}'; options='{}' ;;\n", one.path, fmt::join(one.commands, " "),
-                        fmt::join(one.options, " "));
+    branches += fmt::format("    '{}') commands='{}'; options='{}' ;;\n", one.path,
+                            fmt::join(one.commands, " "), fmt::join(one.options, " "));
   }
-  return text;
-}
-
-std::string bash_script(const std::vector<CommandWords>& all) {
-  return fmt::format(R"(# bash completion of kvtwin. Printed by `kvtwin completion bash`.
-_kvtwin_words() {{
-  case $1 in
-{}    *) return 1 ;;
-  esac
-}}
-_kvtwin() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} path='' word commands='' options=''
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    [[ $word != -* ]] && _kvtwin_words "${{path:+$path }}$word" && path=${{path:+$path }}$word
-  done
-  _kvtwin_words "$path"
-  if [[ $current == -* ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
-    [[ ${{COMPREPLY[*]}} != *= ]] || compopt -o nospace
-  else
-    mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$current")
-  fi
-}}
-complete -o default -F _kvtwin kvtwin
-)",
-                     case_branches(all));
-}
-
-std::string zsh_script(const std::vector<CommandWords>& all) {
-  return fmt::format(R"(#compdef kvtwin
-# zsh completion of kvtwin. Printed by `kvtwin completion zsh`.
-_kvtwin_words() {{
-  case $1 in
-{}    *) return 1 ;;
-  esac
-}}
-_kvtwin() {{
-  local trail='' word commands='' options=''
-  for word in ${{words[2,CURRENT-1]}}; do
-    [[ $word != -* ]] && _kvtwin_words "${{trail:+$trail }}$word" && trail=${{trail:+$trail }}$word
-  done
-  _kvtwin_words "$trail"
-  if [[ $PREFIX == -* ]]; then
-    compadd -S '' -- ${{(M)=options:#*=}}
-    compadd -- ${{=options:#*=}}
-  else
-    compadd -- ${{=commands}}
-    _files
-  fi
-}}
-_kvtwin "$@"
-)",
-                     case_branches(all));
+  return std::string(script).replace(script.find(kPlace), kPlace.size(), branches);
 }
 
 // Escapes text so that a manual page shows it line by line, without roff requests or escapes in it.
@@ -149,8 +104,7 @@ void add_completion_command(CLI::App& app, int* status) {
           complain(Error{"SHELL", fmt::format("there is no completion for \"{}\"", *shell), "bash or zsh"});
       return;
     }
-    const std::vector<CommandWords> all = all_commands(app);
-    fmt::print("{}", *shell == "bash" ? bash_script(all) : zsh_script(all));
+    fmt::print("{}", completion(*shell == "bash" ? kBashCompletion : kZshCompletion, all_commands(app)));
   });
 }
 

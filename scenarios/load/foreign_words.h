@@ -4,20 +4,20 @@
 #ifndef KVTWIN_SCENARIOS_LOAD_FOREIGN_WORDS_H_
 #define KVTWIN_SCENARIOS_LOAD_FOREIGN_WORDS_H_
 
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvtwin {
 
 struct ForeignWord {
-  std::string_view engines;  // that have the word
-  std::string_view word;     // as in --max-num-seqs, with underscores
-  std::string_view ours;     // field, or field=value; "": kvtwin has none
-  std::string_view note;     // how it differs; may be empty
+  std::string engines;  // that have the word
+  std::string word;     // as in --max-num-seqs, with underscores
+  std::string ours;     // field, or field=value; "": kvtwin has none
+  std::string note;     // how it differs; may be empty
 };
 
-std::span<const ForeignWord> foreign_words();
+const std::vector<ForeignWord>& foreign_words();
 
 // The row of `word`, which may have dashes, leading dashes and capitals; nullptr: no engine's word is known.
 const ForeignWord* foreign_word(std::string_view word);

@@ -27,14 +27,6 @@ constexpr NameTable<HostPageLayout, 2> kLayouts{
 constexpr NameTable<HostCopy, 3> kCopies{
     {{{"strided", HostCopy::kStrided}, {"each_piece", HostCopy::kEachPiece}, {"kernel", HostCopy::kKernel}}}};
 
-template <typename T, size_t kCount>
-std::string name_in(const NameTable<T, kCount>& table, T value) {
-  for (const auto& [name, known] : table.rows) {
-    if (known == value) return std::string(name);
-  }
-  return {};
-}
-
 v1::RetrievalOptions options_from(const RetrievalSpec& spec, const RecallCopies& copies) {
   v1::RetrievalOptions out;
   out.set_budget_tokens(spec.budget_tokens);
@@ -44,11 +36,11 @@ v1::RetrievalOptions options_from(const RetrievalSpec& spec, const RecallCopies&
   out.set_layers_dense(spec.layers_dense);
   out.set_tau(std::round(static_cast<double>(spec.tau_q32) / static_cast<double>(kOneQ32) * 1e6) / 1e6);
   out.set_speculation(spec.speculation);
-  out.set_pooling(name_in(kPoolings, spec.pooling));
-  out.set_summary(name_in(kSummaries, spec.summary));
-  out.set_scale(name_in(kScales, spec.scale));
-  out.set_host_layout(name_in(kLayouts, copies.layout));
-  out.set_host_copy(name_in(kCopies, copies.copy));
+  out.set_pooling(std::string(kPoolings.name(spec.pooling)));
+  out.set_summary(std::string(kSummaries.name(spec.summary)));
+  out.set_scale(std::string(kScales.name(spec.scale)));
+  out.set_host_layout(std::string(kLayouts.name(copies.layout)));
+  out.set_host_copy(std::string(kCopies.name(copies.copy)));
   out.set_staging_buffers(copies.staging_buffers);
   out.set_rank(spec.rank);
   out.set_columns(std::round(static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32) * 1e6) /

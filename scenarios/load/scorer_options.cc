@@ -28,13 +28,6 @@ constexpr NameTable<CompressionTrigger, 4> kTriggers{{{{"chunk_end", Compression
                                                        {"turn_start", CompressionTrigger::kTurnStart},
                                                        {"decode_step", CompressionTrigger::kDecodeStep}}}};
 
-std::string name_of(CompressionTrigger value) {
-  for (const auto& [name, known] : kTriggers.rows) {
-    if (known == value) return std::string(name);
-  }
-  return {};
-}
-
 const FieldDescriptor& field_of(const ScorerOption& option) {
   const FieldDescriptor* const field =
       v1::ScorerOptions::descriptor()->FindFieldByName(std::string(option.field));
@@ -147,7 +140,7 @@ v1::ScorerOptions default_scorer_options(const std::string& scorer, const std::s
   v1::ScorerOptions out;
   const ScorerDefinition* const definition = kernels::find_scorer(scorer);
   if (definition == nullptr || definition == kernels::all_scorers().front()) return out;
-  out.set_compression_trigger(name_of(make_scorer(scorer, {})->compression_trigger()));
+  out.set_compression_trigger(std::string(kTriggers.name(make_scorer(scorer, {})->compression_trigger())));
   ScorerSpec closed;
   closed.window_closed = true;
   if (!validate_scorer(scorer, closed)) out.set_window_closed(false);

@@ -1,6 +1,7 @@
 #include "scenarios/load/unread_fields.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/text_format.h>
 
 #include <algorithm>
 #include <array>
@@ -159,17 +160,11 @@ std::string value_of(const v1::Scenario& values, std::string_view path) {
       begin = dot + 1;
       continue;
     }
-    using Descriptor = google::protobuf::FieldDescriptor;
-    switch (field->cpp_type()) {
-      case Descriptor::CPPTYPE_BOOL:
-        return reflection->GetBool(*message, field) ? "true" : "false";
-      case Descriptor::CPPTYPE_UINT32:
-        return std::to_string(reflection->GetUInt32(*message, field));
-      case Descriptor::CPPTYPE_UINT64:
-        return std::to_string(reflection->GetUInt64(*message, field));
-      default:
-        return reflection->GetString(*message, field);
-    }
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING)
+      return reflection->GetString(*message, field);
+    std::string text;
+    google::protobuf::TextFormat::PrintFieldValueToString(*message, field, -1, &text);
+    return text;
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <tuple>
 #include <vector>
 
 namespace kvtwin {
@@ -41,10 +40,9 @@ TEST_CASE(
   ConstantCost flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   Log log = log_of({125, 205, 375}, {});
-  for (const auto& [step, steps, host_us] : {std::tuple(0u, 2u, 16), std::tuple(2u, 1u, 5)}) {
-    Log::CoalescedSteps& run = log.engines[0].coalesced_runs.emplace_back();
-    run.step = step, run.steps = steps, run.outcome.host = {host_us * kUs};
-  }
+  log.engines[0].coalesced_runs = {
+      {.step = 0, .steps = 2, .outcome = {.host = {16 * kUs}}, .eos = {}, .retained = {}},
+      {.step = 2, .steps = 1, .outcome = {.host = {5 * kUs}}, .eos = {}, .retained = {}}};
   OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{RequestId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command({0}, LaunchStep{.step = StepId{0},

@@ -24,6 +24,8 @@ read_sources = functools.cache(source_rules.read_sources)
 
 
 class Tidy(unittest.TestCase):
+    maxDiff = None
+
     def none(self, findings):
         self.assertEqual(list(findings), [])
 
