@@ -130,11 +130,11 @@ FamilyCounts sums(const std::vector<OperationSample>& samples) {
   return out;
 }
 
-// The price of a page recalled after attention: among the candidates from steps that waited, the one with the
-// least error over all steps with such pages. 0: no step waited.
+// The price of a page recalled after attention: among that of other pages and the candidates from steps that
+// waited, the one with the least error over all steps with such pages.
 double page_behind(const std::vector<OperationSample>& samples, FamilyCounts ns) {
   std::vector<const OperationSample*> with;
-  Vector tried;
+  Vector tried{ns[index(Family::kPageNow)]};
   for (const OperationSample& one : samples) {
     const double sum = predicted(one, ns);
     if (pages_next(one) <= 0 || one.counts[index(Family::kPageMixed)] > 0) continue;
@@ -183,11 +183,7 @@ MeasuredOperations fit_operations(const std::vector<OperationSample>& samples) {
   // Each fit improves the price of a page, which the next fit uses.
   FamilyCounts ns = sums(without_waits(learnt, 0, most));
   ns = sums(without_waits(learnt, ns[index(Family::kPageNow)], most));
-  if (most > 0) {
-    double& next = ns[index(Family::kPageNext)];
-    next = page_behind(learnt, ns);
-    if (next == 0) next = ns[index(Family::kPageNow)];  // no step waited: assume the price of other pages
-  }
+  if (most > 0) ns[index(Family::kPageNext)] = page_behind(learnt, ns);
   MeasuredOperations out{{}, static_cast<uint32_t>(learnt.size()), 0, 0};
   for (size_t i = 0; i < kOperationFamilies; ++i) {
     if (ns[i] > 0) out.prices.push_back({name_of(static_cast<Family>(i)), ns[i]});
