@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/img/predicted_vs_measured.svg: predicted against measured figures of the 39 validation scenarios.
+"""Draws docs/img/predicted_vs_measured.svg: predicted against measured figures of 21 validation scenarios.
 
   docs/img/predicted_vs_measured.py               writes the picture next to this script
   docs/img/predicted_vs_measured.py --table       prints a table instead: median and worst difference by group
   docs/img/predicted_vs_measured.py --scenarios   prints each figure of each scenario
 
-Input: tests/golden/h200/validation.json and tests/golden/h200/forced/validation.json, which `kvtwin validate
---recorded --format=json` wrote (tests/golden/h200/README.md has the commands). A measured figure is the mean of three
-real runs. A scenario is dense if it names neither scorer, retrieval nor precision.
+Input: tests/golden/h100/validation.json, which `kvtwin validate --recorded --format=json` wrote. A scenario is dense if it names neither scorer, retrieval nor precision.
 """
 
 import json
@@ -19,10 +17,10 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
-SUITES = [("validation", "tests/golden/h200/validation.json"), ("forced", "tests/golden/h200/forced/validation.json")]
+BASELINE = "tests/golden/h100/validation.json"
 PANELS = [("ttft mean", "TTFT, mean", "ms", 6), ("tpot mean", "TPOT, mean", "ms", 3),
           ("throughput", "throughput", "output tokens/s", 3)]
-GROUPS = [("dense", "dense attention", 180), ("methods", "methods and formats", 220), ("forced", "forced outcomes", 200)]
+GROUPS = [("dense", "dense attention", 180), ("methods", "methods and formats", 220)]
 WIDTH, HEIGHT = 1080, 560
 PANEL, GAP, LEFT, TOP = 270, 82, 74, 78  # side of a square panel; space between panels; origin of the first
 RESIDUAL_TOP, RESIDUAL = 392, 96  # the strips of differences under the panels
@@ -33,30 +31,26 @@ STYLE = """
   .title { font-size: 15px; font-weight: 600 } .small { font-size: 11.5px } .soft { fill: #57606a }
   .frame { fill: none; stroke: #8c959f } .grid { stroke: #d0d7de; stroke-width: 0.7 } .exact { stroke: #57606a; stroke-width: 1.2 }
   .band { fill: #8c959f; opacity: 0.28 }
-  .dense { fill: #0072b2 } .methods { fill: #d55e00 } .forced { fill: #009e73 }
+  .dense { fill: #0072b2 } .methods { fill: #d55e00 }
   .point { stroke: #ffffff; stroke-width: 0.6; opacity: 0.92 }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117 } text { fill: #e6edf3 } .soft { fill: #9ea7b3 }
     .frame { stroke: #6e7681 } .grid { stroke: #30363d } .exact { stroke: #9ea7b3 } .band { fill: #6e7681; opacity: 0.4 }
-    .dense { fill: #56b4e9 } .methods { fill: #e69f00 } .forced { fill: #2fc796 } .point { stroke: #0d1117 }
+    .dense { fill: #56b4e9 } .methods { fill: #e69f00 } .point { stroke: #0d1117 }
   }
 """
 
 
 def read_figures():
-    """[(group, scenario, {figure: (predicted, measured, least measured, greatest measured)})]"""
+    """[(group, scenario, {figure: (predicted, measured)})]"""
     out = []
-    for folder, path in SUITES:
-        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-            scenarios = json.load(file)["scenarios"]
-        for one in scenarios:
-            name = one["scenario"]
-            with open(f"{ROOT}/scenarios/suites/{folder}/{name}.textproto", encoding="utf-8") as file:
-                is_method = re.search(r"scorer:|retrieval:|precision:", file.read())
-            group = "forced" if folder == "forced" else "methods" if is_method else "dense"
-            figures = {figure["name"]: (figure["simulated"], figure["real"], figure["real_min"], figure["real_max"])
-                       for figure in one["figures"]}
-            out.append((group, name, figures))
+    with open(os.path.join(ROOT, BASELINE), encoding="utf-8") as file:
+        scenarios = json.load(file)["scenarios"]
+    for one in scenarios:
+        name = one["scenario"]
+        with open(f"{ROOT}/scenarios/suites/validation/{name}.textproto", encoding="utf-8") as file:
+            group = "methods" if re.search(r"scorer:|retrieval:|precision:", file.read()) else "dense"
+        out.append((group, name, {figure["name"]: (figure["simulated"], figure["real"]) for figure in one["figures"]}))
     return out
 
 
@@ -76,8 +70,7 @@ def ticks(low, high):
 
 def point(group, x, y, title):
     shape = {"dense": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.2"/>',
-             "methods": f'<rect x="{x - 3.8:.1f}" y="{y - 3.8:.1f}" width="7.6" height="7.6"/>',
-             "forced": f'<path d="M{x:.1f},{y - 5:.1f} l4.8,8.6 h-9.6 z"/>'}[group]
+             "methods": f'<rect x="{x - 3.8:.1f}" y="{y - 3.8:.1f}" width="7.6" height="7.6"/>'}[group]
     return f'<g class="point {group}"><title>{title}</title>{shape}</g>'
 
 
@@ -88,7 +81,7 @@ class Panel:
         self.left = LEFT + column * (PANEL + GAP)
         self.title, self.unit, self.limit = title, unit, limit
         self.points = [(group, name, *figures[figure]) for group, name, figures in suite]
-        values = [value for _, _, predicted, measured, _, _ in self.points for value in (predicted, measured)]
+        values = [value for _, _, predicted, measured in self.points for value in (predicted, measured)]
         self.low, self.high = min(values) / 1.3, max(values) * 1.3
 
     def x(self, value):
@@ -131,13 +124,13 @@ class Panel:
 
     def draw_points(self):
         out = []
-        for group, name, predicted, measured, _, _ in self.points:
+        for group, name, predicted, measured in self.points:
             difference = percent(predicted, measured)
             title = f"{name}: predicted {predicted:.4g}, measured {measured:.4g} {self.unit}, {difference:+.1f} %"
             out += [point(group, self.x(measured), self.y(predicted), title),
                     point(group, self.x(measured), self.residual_y(difference), title)]
         beyond = sorted((self.x(measured), percent(predicted, measured), name)
-                        for _, name, predicted, measured, _, _ in self.points
+                        for _, name, predicted, measured in self.points
                         if abs(percent(predicted, measured)) > self.limit)
         for x, difference, name in beyond:  # names left of their points, the last one right of it where there is room
             is_left = x > self.left + PANEL * 0.6 or x < beyond[-1][0]
@@ -162,15 +155,15 @@ def draw(suite):
     strip = RESIDUAL_TOP + RESIDUAL / 2
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
            "<!-- Drawn by docs/img/predicted_vs_measured.py; do not edit. -->",
-           f"<title>Predicted against measured: {len(suite)} scenarios on an H200</title>",
+           f"<title>Predicted against measured: {len(suite)} scenarios on an H100</title>",
            f"<style>{STYLE}</style>", f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
            *legend(suite),
            f'<text class="small" transform="translate(20,{middle}) rotate(-90)" text-anchor="middle">predicted</text>',
            f'<text class="small" transform="translate(20,{strip}) rotate(-90)" text-anchor="middle">difference</text>']
     for column, (figure, title, unit, limit) in enumerate(PANELS):
         out += Panel(column, figure, title, unit, limit, suite).draw()
-    out.append(f'<text class="small soft" x="{LEFT}" y="{HEIGHT - 12}">One NVIDIA H200, Llama-3.1-8B geometry, mean of three'
-               " real runs each. Names: scenarios beyond the project's limit (TTFT 6 %, TPOT and throughput 3 %).</text>")
+    out.append(f'<text class="small soft" x="{LEFT}" y="{HEIGHT - 12}">One NVIDIA H100, Llama-3.1-8B geometry, one real run'
+               " each. Names: scenarios beyond the project's limit (TTFT 6 %, TPOT and throughput 3 %).</text>")
     return "\n".join(out + ["</svg>"]) + "\n"
 
 
@@ -182,7 +175,7 @@ def print_table(suite):
         part = [figures for one, _, figures in suite if group in ("all", one)]
         row = []
         for name in names:
-            differences = [percent(*figures[name][:2]) for figures in part]
+            differences = [percent(*figures[name]) for figures in part]
             row.append(f"{statistics.median(map(abs, differences)):.1f} % ({max(differences, key=abs):+.1f} %)")
         print(f"{f'{title} ({len(part)})':24}" + "".join(f"{value:>20}" for value in row))
 
@@ -190,9 +183,9 @@ def print_table(suite):
 def print_scenarios(suite):
     for figure, _, unit, _ in PANELS:
         for group, name, figures in suite:
-            predicted, measured, least, greatest = figures[figure]
+            predicted, measured = figures[figure]
             print(f"{figure:11} {group:8} {name:20} predicted {predicted:10.4g}  measured {measured:10.4g} {unit}"
-                  f"  difference {percent(predicted, measured):+6.1f} %  real runs {least:.4g} to {greatest:.4g}")
+                  f"  difference {percent(predicted, measured):+6.1f} %")
 
 
 def main():

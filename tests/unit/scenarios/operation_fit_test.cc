@@ -104,4 +104,18 @@ TEST_CASE("operation fit: pages after attention are waited for if the concurrent
   CHECK(found.error_p90 < 0.01);
 }
 
+TEST_CASE("operation fit: a few long steps do not say what a page after attention costs") {
+  std::vector<OperationSample> samples = steps(300);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    OperationSample& one = samples[i];
+    at(one.counts, Family::kPageNow) = static_cast<double>(i % 4) * 500;
+    const double pages = i % 50 == 1 ? 1000 : 4000 + 10.0 * static_cast<double>(i % 7);
+    at(one.counts, Family::kPageNext) = at(one.counts, Family::kPageConcurrent) = pages;
+    one.measured += 0.1 * at(one.counts, Family::kPageNow);
+    if (i % 50 == 1) one.measured *= 1.5;
+  }
+  const MeasuredOperations found = fit_operations(samples);
+  CHECK(price(found, Family::kPageNext) == doctest::Approx(100).epsilon(0.02));
+}
+
 }  // namespace kvtwin
