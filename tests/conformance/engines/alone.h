@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "engine/cpu/compression/compressed_cache.h"
 #include "tests/conformance/engines/request_steps.h"
+#include "tests/unit/cpu_compression/compress_run.h"
 
 namespace kvtwin::testing {
 
@@ -93,6 +95,29 @@ inline void compare(const CompressedSetup& setup, const ModelWeights& weights, c
     }
     ++out->requests, out->returned += of_request.returned, out->reused += of_request.reused;
   }
+}
+
+// Runs a script's requests on an engine that drops KV entries, and compares each with itself alone. Returns
+// the transfers by kind.
+inline std::map<TransferKind, uint64_t> compare_with_alone(const CoreConfig& config, const LlmSpec& llm,
+                                                           const ScriptClientOptions& script, Compared* out) {
+  const uint64_t seed = script.seed;
+  const ModelWeights weights = ModelWeights::random(llm, seed);
+  const std::unique_ptr<TestedModel> model = tested_model(weights);
+  REQUIRE(!validate_core_config(config).has_value());
+  ScriptClient client(script);
+  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
+  StepsByRequest recorded(&tokens, llm.vocab, config.page_tokens);
+  CompressedSetup setup{.core = config, .score = score_of(config)};
+  setup.concurrent_copies = tested_kind().concurrent_copies && seed % 2 == 1;
+  setup.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
+    recorded.retains(request, head, positions);
+  };
+  const std::unique_ptr<TestedEngine> engine = model->compressed(setup, &tokens);
+  recorded.use(engine.get());
+  run_requests(config, seed, &tokens, &client, &recorded, setup.concurrent_copies ? engine.get() : nullptr);
+  compare(setup, weights, recorded, out);
+  return recorded.transfers;
 }
 
 }  // namespace kvtwin::testing

@@ -144,6 +144,24 @@ class StepsByRequest final : public OutcomeSource {
   std::map<RequestId, Retained> retained_;               // of the step
 };
 
+// Runs the client's requests on an engine of this configuration, at drawn times; `source` performs its steps.
+// `copies`: the engine whose copies between tiers take time; null: they take none.
+inline void run_requests(const CoreConfig& config, uint64_t seed, cpu::IdentityTokens* tokens,
+                         ScriptClient* client, OutcomeSource* source, TestedEngine* copies) {
+  cpu::CpuBackendOptions backend_options{.steps_in_flight_max = {config.steps_in_flight_max}};
+  if (copies != nullptr)
+    backend_options.copy_time = [copies](EngineId, TransferId transfer) {
+      return copies->copy_time(transfer);
+    };
+  cpu::CpuBackend backend(backend_options, source, drawn_times(seed));
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {config};
+  const RunEnd end = run(options, tokens->watch(client), &backend, {});
+  CHECK(end.idle);
+  CHECK(client->content());
+}
+
 }  // namespace kvtwin::testing
 
 #endif  // KVTWIN_TESTS_CONFORMANCE_ENGINES_REQUEST_STEPS_H_

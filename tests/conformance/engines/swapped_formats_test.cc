@@ -146,16 +146,7 @@ void check_swapped_formats(const LlmSpec& llm, uint64_t seed, ComparedFormats* o
   const bool concurrent_copies = tested_kind().concurrent_copies && seed % 2 == 1;
   const std::unique_ptr<TestedEngine> engine = model->mixed_precision(config, concurrent_copies, &tokens);
   recorded.use(engine.get());
-  cpu::CpuBackendOptions backend_options{.steps_in_flight_max = {config.steps_in_flight_max}};
-  if (concurrent_copies)
-    backend_options.copy_time = [&](EngineId, TransferId transfer) { return engine->copy_time(transfer); };
-  cpu::CpuBackend backend(backend_options, &recorded, drawn_times(seed));
-  RunOptions options;
-  options.check_invariants = true;
-  options.engines = {config};
-  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
-  CHECK(end.idle);
-  CHECK(client.content());
+  run_requests(config, seed, &tokens, &client, &recorded, concurrent_copies ? engine.get() : nullptr);
   compare_formats(config, weights, recorded, out);
 }
 
@@ -264,13 +255,7 @@ void check_offloaded_formats(const LlmSpec& llm, uint64_t seed, Offloaded* out) 
   const std::unique_ptr<TestedEngine> engine = model->mixed_precision(config, false, &tokens);
   OnOwnPages other(model->mixed_precision(large, false, &tokens), config, large.pages_int2);
   OnBoth both(engine.get(), &other);
-  cpu::CpuBackend backend({.steps_in_flight_max = {config.steps_in_flight_max}}, &both, drawn_times(seed));
-  RunOptions options;
-  options.check_invariants = true;
-  options.engines = {config};
-  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
-  CHECK(end.idle);
-  CHECK(client.content());
+  run_requests(config, seed, &tokens, &client, &both, nullptr);
   out->hits += both.hits;
   out->distance.differences += both.distance.differences, out->distance.sizes += both.distance.sizes;
 }

@@ -34,36 +34,15 @@ void check_swapped(const Method& method, uint64_t seed, Compared* out) {
   CAPTURE(seed);
   const TestedKind kind = tested_kind();
   const LlmSpec& llm = kind.compressed_models[seed % kind.compressed_models.size()];
-  const ModelWeights weights = ModelWeights::random(llm, seed);
-  const std::unique_ptr<TestedModel> model = tested_model(weights);
   const CoreConfig config = short_of_pages(method, llm, seed);
-  REQUIRE(!validate_core_config(config).has_value());
-  ScriptClient client({.seed = seed,
-                       .sessions = 10,
-                       .requests_per_session = 2,
-                       .unit_tokens = config.unit_tokens,
-                       .prompt_tokens_max = kind.exact ? 60u : 150u,
-                       .output_tokens_max = 40});
-  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
-  StepsByRequest recorded(&tokens, llm.vocab, config.page_tokens);
-  CompressedSetup setup{.core = config, .score = score_of(config)};
-  setup.concurrent_copies = kind.concurrent_copies && seed % 2 == 1;
-  setup.retained = [&](RequestId request, uint32_t head, std::span<const uint32_t> positions) {
-    recorded.retains(request, head, positions);
-  };
-  const std::unique_ptr<TestedEngine> engine = model->compressed(setup, &tokens);
-  recorded.use(engine.get());
-  cpu::CpuBackendOptions backend_options{.steps_in_flight_max = {config.steps_in_flight_max}};
-  if (setup.concurrent_copies)
-    backend_options.copy_time = [&](EngineId, TransferId transfer) { return engine->copy_time(transfer); };
-  cpu::CpuBackend backend(backend_options, &recorded, drawn_times(seed));
-  RunOptions options;
-  options.check_invariants = true;
-  options.engines = {config};
-  const RunEnd end = run(options, tokens.watch(&client), &backend, {});
-  CHECK(end.idle);
-  CHECK(client.content());
-  compare(setup, weights, recorded, out);
+  compare_with_alone(config, llm,
+                     {.seed = seed,
+                      .sessions = 10,
+                      .requests_per_session = 2,
+                      .unit_tokens = config.unit_tokens,
+                      .prompt_tokens_max = kind.exact ? 60u : 150u,
+                      .output_tokens_max = 40},
+                     out);
 }
 
 // Whether the engine computes the method, and a request alone defines what it retains and chooses.
