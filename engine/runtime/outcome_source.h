@@ -27,9 +27,6 @@ struct LayerRecall {
   // Denominators of the rates, over the requests: KV heads that selected pages, and pages that they selected.
   uint32_t heads = 0;
   uint32_t chosen = 0;
-
-  // KV heads that recall before attention.
-  uint32_t heads_waiting() const { return blocking == 0 ? 0 : corrected > 0 ? corrected : heads; }
 };
 
 struct DataOutcomes {
