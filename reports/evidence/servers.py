@@ -339,7 +339,7 @@ def page(single, series, curves):
                   "The sources do not say when the clock of the bins starts, nor the server's limits.", ""]
         lines += curve_table(curves)
     lines += ["", "## Other simulators, on other data", "",
-              "Nobody else reports errors on these runs, but LLMServingSim on the first two. Their reports elsewhere:", "",
+              "No other simulator reports errors on these runs, except LLMServingSim on the first two. Their reports elsewhere:", "",
               "| simulator | data | claim | source |", "|---|---|---|---|",
               "| AISimulate | 5,000 Mooncake requests, B200 | TTFT 13.5 to 15.7 %, TPOT 2.8 to 5.2 % |"
               " ai-dynamo/aisimulate @305e46b |",

@@ -70,7 +70,7 @@ void MixedPrecisionPool::set_copy(PageId logical_page, PageId copy) {
   KVT_CHECK((f.copy == kNoPage) != (copy == kNoPage));
   f.copy = copy;
   for (uint32_t i = 0; i < f.count; ++i)
-    change(f.links[i].page, [&](Page* p) { p->copied += copy == kNoPage ? ~0u : 1; });
+    change(f.links[i].page, [&](Page* p) { copy == kNoPage ? --p->copied : ++p->copied; });
 }
 
 void MixedPrecisionPool::copy_freed(PageId copy) {

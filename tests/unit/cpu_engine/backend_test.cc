@@ -191,7 +191,7 @@ TEST_CASE("backend: a host handles one event after the other, and engines have h
   run.launch(0, 0);
   run.expect(1113, 3);
   run.expect(1159, 49);
-  // Copies that engines perform when they are told are no time of the host.
+  // The duration of a copy that an engine performs is not host time.
   run.backend->submit(StartTransfer{.transfer = TransferId{1}, .source = {}, .target = {}});
   run.clock += 2;
   run.launch(0, 1);

@@ -62,7 +62,7 @@ class BothEngines final : public OutcomeSource {
         return std::vector<float>(first, first + static_cast<ptrdiff_t>(vocab_));
       };
       for (const float x : row(got)) {
-        if (!std::isfinite(x)) FAIL_CHECK("not a number: a KV entry was read that nobody wrote");
+        if (!std::isfinite(x)) FAIL_CHECK("not a number: a KV entry was read that was never written");
       }
       out_.errors.push_back(relative_error(row(got), row(cpu_.logits())));
     }

@@ -77,7 +77,7 @@ class CudaListener final : public ForcibleSource {
       std::vector<float>& all = out_->logits[samples[i].request];
       for (size_t k = i * vocab_; k < (i + 1) * vocab_; ++k) {
         if (finite_ && !std::isfinite(logits[k]))
-          FAIL_CHECK("not a number: a KV entry was read that nobody wrote");
+          FAIL_CHECK("not a number: a KV entry was read that was never written");
         all.push_back(logits[k]);
       }
     }

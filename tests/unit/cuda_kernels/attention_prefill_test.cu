@@ -78,7 +78,7 @@ TEST_CASE("prefill: any number of CTAs gives the same bits, in repeated launches
   }
 }
 
-TEST_CASE("prefill: one token; nobody; chunks without rows; many short requests") {
+TEST_CASE("prefill: one token; no requests; chunks without rows; many short requests") {
   for (const std::vector<PrefillRequest>& requests :
        {std::vector<PrefillRequest>{{1, 0}}, std::vector<PrefillRequest>{},
         std::vector<PrefillRequest>(5, {0, 9}), std::vector<PrefillRequest>(700, {3, 20})}) {

@@ -9,7 +9,7 @@
 //   note TEXT           a part of a note
 //   replays             replaying recorded service times gives the recorded starts
 //   header              fields of the header, of the indented textproto that follows
-//   session             fields of the next session, likewise; as many as there are
+//   session             fields of the next session, in the same form; one block for each session
 //
 // Fields that are not named may have any value; a list that is named has no other elements.
 
