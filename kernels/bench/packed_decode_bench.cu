@@ -65,6 +65,7 @@ struct Case {
   PackedDecodeShape shape;
   uint32_t quarters[kPackedParts];  // of a request's KV entries, by part
   uint32_t exact = 0;               // additional entries in the high-precision part
+  uint32_t padding = 0;             // requests without KV entries, after the others
 
   bool has(uint32_t part) const { return quarters[part] > 0 || (part == kPartHighPrecision && exact > 0); }
 };
@@ -111,14 +112,14 @@ enum class Lengths { kUniform, kTenNinety };
 void decode(benchmark::State& state, Case c, Lengths lengths) {
   PackedDecodeShape& shape = c.shape;
   const auto requests = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
-  shape.sequences = requests * kKvHeads;
+  shape.sequences = (requests + c.padding) * kKvHeads;
   std::vector<PackedSequence> rows;
   uint32_t pages[kPackedParts] = {};
   double bytes = 0;
   for (uint32_t i = 0; i < shape.sequences; ++i) {
     PackedSequence row{i * kGroup, 0, {}, {}};
     const uint32_t mine = lengths == Lengths::kUniform ? tokens : tokens * (i % 2 ? 9 : 1) / 10 / 512 * 512;
-    for (uint32_t part = 0; part < kPackedParts; ++part) {
+    for (uint32_t part = 0; part < kPackedParts && i < requests * kKvHeads; ++part) {
       row.tokens[part] = mine / 4 * c.quarters[part] + (part == kPartHighPrecision ? c.exact : 0);
       row.table[part] = pages[part];
       pages[part] += (row.tokens[part] + shape.page_tokens[part] - 1) / shape.page_tokens[part];
@@ -211,6 +212,18 @@ const PackedDecodeShape kKivi{PackedLayout::kKivi, kDim, kGroup, 32, {32, 128, 3
 BENCHMARK_CAPTURE(decode, fp4, Case{kFp4, {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);
 BENCHMARK_CAPTURE(decode, kivi, Case{kKivi, {4, 0, 0}, 192}, Lengths::kUniform)->Apply(all_shapes);
 BENCHMARK_CAPTURE(decode, rows_fp8, Case{rows_of(32, 32), {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);
+
+// Steps that are padded to a captured size, beside the same steps without padding.
+void padded(benchmark::internal::Benchmark* b) {
+  b->Args({35, 2048})->Args({35, 8192});
+  timing(b);
+}
+BENCHMARK_CAPTURE(decode, int4_alone, Case{rows_of(32, 32), {0, 4, 0}}, Lengths::kUniform)->Apply(padded);
+BENCHMARK_CAPTURE(decode, int4_padded, Case{rows_of(32, 32), {0, 4, 0}, 0, 5}, Lengths::kUniform)
+    ->Apply(padded);
+BENCHMARK_CAPTURE(decode, fp8_alone, Case{rows_of(32, 32), {0, 0, 4}}, Lengths::kUniform)->Apply(padded);
+BENCHMARK_CAPTURE(decode, fp8_padded, Case{rows_of(32, 32), {0, 0, 4}, 0, 5}, Lengths::kUniform)
+    ->Apply(padded);
 
 }  // namespace
 }  // namespace kvtwin::test

@@ -29,7 +29,7 @@ __device__ PackedSplit first_block(const PackedRules& rules, const PackedSequenc
   }
   ++split.sequence;
   split.part = split.block = 0;
-  split.begin = split.first;
+  split.begin = split.first = begins[split.sequence - 1] + rules.cost(s);
   return split;
 }
 

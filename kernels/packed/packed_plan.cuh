@@ -35,7 +35,8 @@ __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t 
   return part == kPartInt4 ? 12 : 9;
 }
 constexpr uint32_t kCostMost = 20;
-constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: a warp must write its zeros
+// An empty sequence (a row of padding): a warp loads it, waits for its stages and writes its zeros.
+constexpr uint32_t kCostOfNothing = 6;
 
 struct PackedRules {
   PackedLayout layout;
