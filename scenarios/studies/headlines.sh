@@ -48,7 +48,11 @@ cases() {  # PART
     triaxial) for method in bf16 triaxial; do triaxial $method; done ;;
     triaxial_packed) for method in int4 kivi_int2; do triaxial $method; done ;;
     tangram) tangram reserved tangram ;;
-    tangram_released) tangram released tangram_released simulation.retained=profile simulation.force_outcomes=true ;;
+    tangram_released)
+      local quarter=("memory.gpu_pages=$((16 * gpu_pages))" replay.requests_max=32)
+      tangram reserved_quarter tangram "${quarter[@]}"
+      tangram released_quarter tangram_released simulation.retained=profile simulation.force_outcomes=true "${quarter[@]}"
+      ;;
     tangram_dense) contexts dense dense memory.gpu_pages="$gpu_pages" limits.admission=full_prompt ;;
     tangram_watermark) contexts dense_watermark dense memory.gpu_pages="$gpu_pages" ;;
     *) echo "headlines.sh: no part $1; there are: ${parts[*]}" >&2; exit 2 ;;
@@ -71,8 +75,8 @@ contexts() {  # NAME METHOD SET...: 128 requests of 30k on the GPU's memory; a p
 tangram() {  # NAME METHOD SET...
   local b=policies.budget_options l=policies.layout_options heads
   mapfile -t heads < <(fractions_of "$methods/tangram.textproto")
-  contexts "$@" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
-    $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))"
+  contexts "${@:1:2}" $b.relative=true "$b.mean=${heads[0]}" "$b.deviation=${heads[1]}" $b.sinks=4 $b.window=32 $b.ratio=0.25 \
+    $l.heads_per_group=4 $l.clustering=across_layers "memory.gpu_pages=$((64 * gpu_pages))" "${@:3}"
 }
 
 # KV pages beside 8B weights, and the fraction of memory that leaves about an H100's KV pages beside 32B weights.
