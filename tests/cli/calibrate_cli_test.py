@@ -98,6 +98,9 @@ class Calibrate(CommandLine):
             four = set(numbers(done, "four_bit_tags"))
             return [tag in four for tag in range(56)]
 
+        # With a chat template, tags are read from token ids, so its delimiters have one too.
+        self.assertNotIn(" delim ", precision("--bits=3"))
+        self.assertIn(" delim ", precision("--bits=3", "--set=replay.chat_template=mistral", "--out=chat.textproto"))
         no_time, no_meaning = four_bits("temporal"), four_bits("semantic")
         self.assertEqual(no_time, [no_time[tag % 14] for tag in range(56)])
         self.assertEqual(no_meaning, [no_meaning[tag - tag % 7] for tag in range(56)])
