@@ -22,6 +22,10 @@ void push_name(const ChatTemplate& chat, ChatRole role, std::vector<uint32_t>* o
 
 }  // namespace
 
+uint32_t image_token(const ChatTemplate& chat) {
+  return chat.image_tokens.empty() ? kContentToken : chat.image_tokens.front();
+}
+
 // A tool's response is bracketed inside a message of the user, where the template has a bracket for it.
 ChatRenderer::Message ChatRenderer::message_of(const MessageSpan& span) const {
   Message out{role_of(span.semantic), span.turn, nullptr};
@@ -42,7 +46,9 @@ bool ChatRenderer::continues(const Message& next) const {
 
 bool ChatRenderer::can_begin(const Message& next) const {
   if (chat_->header_begin != kNoToken || (next.bracket != nullptr && next.bracket->opens_body)) return true;
-  return open_ && (open_->role != ChatRole::kAssistant || continues(next));
+  if (!open_ || continues(next)) return open_.has_value();
+  return open_->role != ChatRole::kAssistant && open_->bracket != nullptr &&
+         open_->bracket->close != kNoToken;
 }
 
 std::vector<uint32_t> ChatRenderer::ids_before(const Message& next) const {
@@ -80,7 +86,7 @@ bool ChatRenderer::append(const MessageSpan& span, uint32_t keep, std::vector<ui
   if (ids.size() > keep) open_.reset();  // cut before the message begins
   ids.resize(std::min<size_t>(ids.size(), keep));
   out->insert(out->end(), ids.begin(), ids.end());
-  const uint32_t content = span.modal == Modal::kImage ? chat_->image_tokens.front() : kContentToken;
+  const uint32_t content = span.modal == Modal::kImage ? image_token(*chat_) : kContentToken;
   out->insert(out->end(), keep - ids.size(), content);
   return marked;
 }

@@ -26,6 +26,9 @@ namespace kvtwin {
 // An ordinary token, which no template names. Engines draw an id for it (engine/common/token_ids.h).
 constexpr uint32_t kContentToken = kNoToken - 1;
 
+// What an image's tokens are. kContentToken: the template has no images.
+uint32_t image_token(const ChatTemplate& chat);
+
 struct MessageSpan {
   Semantic semantic{};
   Modal modal{};

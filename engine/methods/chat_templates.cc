@@ -1,5 +1,6 @@
 // Token ids of the published tokenizers: Llama 3 (a tiktoken base and 256 reserved ids after it; R1
-// distillations use two of them for think), Qwen 2 to 3 and Qwen-VL, Mistral v3 and later.
+// distillations use two of them for think), Qwen 2 to 3 and Qwen-VL, Mistral v3 and later; and those of the
+// tasks with right answers, whose sessions have ids of their own (traces/tasks/task_tokens.h).
 
 #include <algorithm>
 
@@ -46,6 +47,14 @@ constexpr uint32_t kMistralEnds[] = {2};
 constexpr uint32_t kMistralDelimiters[] = {1};
 constexpr uint32_t kMistralImages[] = {10, 12, 13};  // image, its row breaks and its end
 
+constexpr Bracket kTaskBrackets[] = {{2, kNoToken, Semantic::kInst, ChatRole::kSystem, true},
+                                     {3, kNoToken, Semantic::kUser, ChatRole::kUser, true},
+                                     {4, kNoToken, Semantic::kAssistant, ChatRole::kAssistant, true},
+                                     {5, kNoToken, Semantic::kToolCall, ChatRole::kAssistant, true},
+                                     {6, kNoToken, Semantic::kObs, ChatRole::kTool, true}};
+constexpr uint32_t kTaskEnds[] = {7};
+constexpr uint32_t kTaskDelimiters[] = {0, 1};  // padding, begin
+
 constexpr ChatTemplate kTemplates[] = {
     {"llama3", 128006, 128007, 271, kLlamaRoles, kLlamaBrackets, kLlamaEnds, kLlamaDelimiters, kNoToken,
      kNoToken, kLlamaImages},
@@ -63,6 +72,17 @@ constexpr ChatTemplate kTemplates[] = {
      kNoToken,
      kNoToken,
      kMistralImages},
+    {"tasks",
+     kNoToken,
+     kNoToken,
+     kNoToken,
+     {},
+     kTaskBrackets,
+     kTaskEnds,
+     kTaskDelimiters,
+     kNoToken,
+     kNoToken,
+     {}},
 };
 
 }  // namespace

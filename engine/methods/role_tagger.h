@@ -52,10 +52,10 @@ struct ChatTemplate {
   std::span<const uint32_t> message_ends;  // the first ends every message
   std::span<const uint32_t> delimiters;    // single ones: begin of text and similar
   uint32_t vision_begin = kNoToken, vision_end = kNoToken;
-  std::span<const uint32_t> image_tokens;
+  std::span<const uint32_t> image_tokens;  // empty: it has no images
 };
 
-// llama3, chatml (Qwen 2 to 3, with and without vision), mistral (v3 and later); nullptr: unknown.
+// llama3, chatml (Qwen 2 to 3, with and without vision), mistral (v3 and later), tasks; nullptr: unknown.
 const ChatTemplate* find_chat_template(std::string_view name);
 std::vector<std::string> chat_template_names();
 // True if a message begins with `token`. A conversation in this template has such a token.

@@ -8,17 +8,26 @@
 
 namespace kvtwin {
 
+Result<void> ChatPrompts::check_image(const std::string& where) const {
+  const uint32_t token = image_token(chat_);
+  if (token < vocab_) return {};
+  if (token == kContentToken)
+    return make_error(where,
+                      fmt::format("has an image, which chat template {} has no token for", chat_.name));
+  return make_error(where,
+                    fmt::format("has an image, which is token {} in chat template {}", token, chat_.name),
+                    fmt::format("a model for images; this one's vocabulary has {} ids", vocab_));
+}
+
 Result<std::vector<ChatPrompts::Span>> ChatPrompts::keep(
     const google::protobuf::RepeatedPtrField<v1::Span>& spans, const std::string& where) {
   std::vector<Span> out;
   for (const v1::Span& span : spans) {
     const std::optional<Semantic> semantic = semantic_of(span.role());
     const Modal modal = modal_of(span.modality());
-    if (modal == Modal::kImage && span.token_ids_size() == 0 && chat_.image_tokens.front() >= vocab_)
-      return make_error(where,
-                        fmt::format("has an image, which is token {} in chat template {}",
-                                    chat_.image_tokens.front(), chat_.name),
-                        fmt::format("a model for images; this one's vocabulary has {} ids", vocab_));
+    if (modal == Modal::kImage && span.token_ids_size() == 0) {
+      if (auto ok = check_image(where); !ok) return tl::unexpected<Error>(ok.error());
+    }
     out.push_back({{semantic.value_or(Semantic::kUser), modal, span.turn(), span.tokens()}, !semantic});
     message_seen_ = message_seen_ || std::any_of(span.token_ids().begin(), span.token_ids().end(),
                                                  [&](uint32_t id) { return begins_message(chat_, id); });

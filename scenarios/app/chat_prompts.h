@@ -27,7 +27,7 @@ class ChatPrompts final : public TraceSink {
 
   Result<void> header(const v1::TraceHeader&) override { return {}; }
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
-  // Fails if an image's token is not in the vocabulary.
+  // Fails if the vocabulary or the template has no token for an image.
   Result<void> session(const v1::Session& session) override;
 
   // Prompt, then output, of node `node` of session `session` of the file. REQUIRES: it is a request.
@@ -59,6 +59,7 @@ class ChatPrompts final : public TraceSink {
     std::vector<uint32_t> ids;
     uint64_t unknown_tokens = 0, unmarked_tokens = 0;  // of the ids
   };
+  Result<void> check_image(const std::string& where) const;
   Result<std::vector<Span>> keep(const google::protobuf::RepeatedPtrField<v1::Span>& spans,
                                  const std::string& where);
   // The ids of `runs` follow those in *out.

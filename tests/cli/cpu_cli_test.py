@@ -68,7 +68,7 @@ class Computed(CommandLine):
     def test_a_chat_template_that_does_not_fit_is_an_error(self):
         scenario = METHOD_DIR / "tiny/triaxial.textproto"
         for value, message in (
-                ("alpaca", 'chat_template is "alpaca"; one of: llama3, chatml, mistral, ""'),
+                ("alpaca", 'chat_template is "alpaca"; one of: llama3, chatml, mistral, tasks, ""'),
                 ("llama3", "token 128006 is special in llama3, but not in the vocabulary of llama-4x256, with 512 ids")):
             self.assertIn(message, self.run_of(scenario, f"--set=replay.chat_template={value}", status=2).err)
         both = self.run_of(scenario, "--set=replay.chat_template=mistral", "--set=replay.roles=false", status=2)

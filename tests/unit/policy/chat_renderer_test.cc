@@ -34,20 +34,23 @@ MessageSpan text(Semantic semantic, uint32_t tokens, uint32_t turn = 1) {
 
 // A conversation as agents have them. Mistral has no header before an answer, so there an answer follows a
 // message of another role.
-std::vector<MessageSpan> conversation(Prng* prng) {
+std::vector<MessageSpan> conversation(const ChatTemplate& chat, Prng* prng) {
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(prng->next() % n); };
   const auto tokens = [&] { return 12 + below(40); };
+  const auto image = [&] {
+    return !chat.image_tokens.empty() && below(4) == 0 ? Modal::kImage : Modal::kText;
+  };
+  const bool reasons = std::any_of(chat.brackets.begin(), chat.brackets.end(),
+                                   [](const auto& bracket) { return bracket.semantic == kReasoning; });
   std::vector<MessageSpan> out;
   for (uint32_t i = below(3); i > 0; --i) out.push_back(text(kInst, tokens(), 0));
   for (uint32_t turn = 1; turn <= 1 + below(5); ++turn) {
-    for (uint32_t i = 1 + below(2); i > 0; --i)
-      out.push_back({kUser, below(4) == 0 ? Modal::kImage : Modal::kText, turn, tokens()});
+    for (uint32_t i = 1 + below(2); i > 0; --i) out.push_back({kUser, image(), turn, tokens()});
     for (uint32_t step = below(4); step > 0; --step) {
-      if (below(2) == 0) out.push_back(text(kReasoning, tokens(), turn));
+      if (reasons && below(2) == 0) out.push_back(text(kReasoning, tokens(), turn));
       if (below(2) == 0) out.push_back(text(kAssistant, tokens(), turn));
       for (uint32_t i = 1 + below(2); i > 0; --i) out.push_back(text(kToolCall, tokens(), turn));
-      for (uint32_t i = 1 + below(2); i > 0; --i)
-        out.push_back({kObs, below(4) == 0 ? Modal::kImage : Modal::kText, turn, tokens()});
+      for (uint32_t i = 1 + below(2); i > 0; --i) out.push_back({kObs, image(), turn, tokens()});
     }
     if (below(5) == 0) out.push_back(text(kDelim, 1 + below(3), turn));
     if (below(3) != 0) out.push_back(text(kAssistant, tokens(), turn));
@@ -144,7 +147,7 @@ TEST_CASE("chat renderer: the tagger finds the roles of the spans, in every temp
       CAPTURE(name);
       CAPTURE(seed);
       Prng prng(seed);
-      const std::vector<MessageSpan> spans = conversation(&prng);
+      const std::vector<MessageSpan> spans = conversation(chat, &prng);
       std::vector<size_t> ends;
       const std::vector<uint32_t> ids = rendered(chat, spans, &ends);
       RoleTagger tagger(chat);
@@ -156,7 +159,7 @@ TEST_CASE("chat renderer: the tagger finds the roles of the spans, in every temp
         REQUIRE(ends[s] - at == spans[s].tokens);
         for (size_t i = at; i < ends[s]; ++i) {
           const TokenRole found = tagger.roles()[i];
-          const bool delimiter = ids[i] != kAny && ids[i] != chat.image_tokens.front();
+          const bool delimiter = ids[i] != kAny && ids[i] != image_token(chat);
           content += !delimiter;
           wrong += delimiter ? found.semantic != kDelim
                              : !(found == TokenRole{spans[s].turn, spans[s].modal, spans[s].semantic});
@@ -173,7 +176,7 @@ TEST_CASE("chat renderer: ids depend on nothing that follows, and a span may be 
     const ChatTemplate& chat = *find_chat_template(name);
     for (uint64_t seed = 0; seed < 50; ++seed) {
       Prng prng(seed);
-      std::vector<MessageSpan> spans = conversation(&prng);
+      std::vector<MessageSpan> spans = conversation(chat, &prng);
       const std::vector<uint32_t> whole = rendered(chat, spans);
       const size_t keep = prng.next() % spans.size();
       const auto tokens = static_cast<uint32_t>(prng.next() % spans[keep].tokens);
