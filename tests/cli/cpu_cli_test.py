@@ -60,6 +60,9 @@ class Computed(CommandLine):
         dense = ("--set=policies.precision=bf16", "--set=policies.precision_options.tag_map=", "--allow-unread")
         self.check_same_decisions(self.run_of(scenario, *mistral, *dense, *VIRTUAL),
                                   self.run_of(scenario, ONE_SESSION, "--no-write", *dense, *VIRTUAL))
+        # A scorer reads what a prompt asks in the same way.
+        asked = self.run_of(METHOD_DIR / "tiny/intentkv.textproto", *mistral, "--backend=sim")
+        self.assertIn("templates and queries are found by token ids", asked.out)
         # Wall time is in results of the wall clock alone.
         self.assertNotIn("tagging_ns_per_token", self.run_of(scenario, *mistral, *VIRTUAL, "--format=jsonl").json)
         wall = self.run_of(scenario, *mistral, "--backend=cpu", "--clock=wall", "--format=jsonl").json
