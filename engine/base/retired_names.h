@@ -38,7 +38,6 @@ inline constexpr RetiredName kRetiredNames[] = {
     {"impose", "force_outcomes"},
     {"share_mu", "fraction_mu"},
     {"share_sigma", "fraction_sigma"},
-    {"demote_order", "two_bit_order"},
     {"demote", "swap"},
     {"arena", "ring"},
     {"arena", "resident"},

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/methods/chat_renderer.h"
 
 namespace kvtwin::cpu {
 
@@ -49,11 +50,15 @@ class IdentityTokens::Watch final : public Client {
 
 // Special tokens are at the ends of vocabularies: below 1,000 (Mistral), or in the last hundredth (Llama 3,
 // Qwen). They are excluded, because they would have an effect inside a prompt.
-IdentityTokens::IdentityTokens(const TokenIdOptions& options) : options_(options) {
+OrdinaryIds ordinary_ids(uint32_t vocab) {
+  const uint32_t first = std::min(1000u, vocab / 8);
+  return {first, vocab - vocab / 64 - first};
+}
+
+IdentityTokens::IdentityTokens(const TokenIdOptions& options)
+    : options_(options), ids_(ordinary_ids(options.vocab)) {
   KVT_CHECK(options.vocab > 0);
   KVT_CHECK(options.unit_tokens > 0);
-  first_id_ = std::min(1000u, options.vocab / 8);
-  ids_ = options.vocab - options.vocab / 64 - first_id_;
 }
 IdentityTokens::~IdentityTokens() = default;
 
@@ -85,7 +90,8 @@ void IdentityTokens::sent(RequestReady* request) {
 
 uint32_t IdentityTokens::token(RequestId id, uint32_t position) const {
   const Request& request = known(id);
-  if (position < request.given.size()) return request.given[position];
+  if (position < request.given.size() && request.given[position] != kContentToken)
+    return request.given[position];
   const uint64_t unit = position / options_.unit_tokens;
   const auto run = static_cast<size_t>(std::upper_bound(request.ends.begin(), request.ends.end(), unit) -
                                        request.ends.begin());
@@ -96,7 +102,7 @@ uint32_t IdentityTokens::token(RequestId id, uint32_t position) const {
     const uint64_t number = found.first + (unit - (request.ends[run] - found.count));
     bits = draw({options_.seed, found.space, number, position % options_.unit_tokens});
   }
-  return first_id_ + static_cast<uint32_t>(bits % ids_);
+  return ids_.first + static_cast<uint32_t>(bits % ids_.count);
 }
 
 const IdentityTokens::Request& IdentityTokens::known(RequestId request) const {

@@ -1,7 +1,7 @@
 // TokenIds provides the token ids of requests. The policy and most traces contain identities only
 // (engine/base/identity.h). Token ids are derived from these, so that equal identities are equal tokens
 // (docs/design/trace-formats.md#identity). If the trace has ids of the model's own vocabulary, they are used
-// instead (traces/format/trace_tokens.h).
+// instead (traces/format/trace_tokens.h), and in a chat template, its delimiters too.
 //
 //   token(request, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index
@@ -21,6 +21,13 @@
 
 namespace kvtwin::cpu {
 
+// The ordinary ids of a vocabulary, [first, first + count).
+struct OrdinaryIds {
+  uint32_t first = 0, count = 0;
+  bool contains(uint32_t id) const { return id >= first && id - first < count; }
+};
+OrdinaryIds ordinary_ids(uint32_t vocab);
+
 class TokenIds {
  public:
   virtual ~TokenIds() = default;
@@ -38,8 +45,9 @@ struct TokenIdOptions {
   // Outputs are what the model samples, not what the trace contains. They are then unknown in advance, and
   // requests lose the identity of positions after their prompt.
   bool outputs_unknown = false;
-  // Ids from the trace: the request's prompt, then its output; empty if it has none. Called when the request
-  // is sent. Null: no request has any.
+  // Ids from the trace: the request's prompt, then its output; empty if it has none. kContentToken
+  // (engine/methods/chat_renderer.h) stands for an id that is derived. Called when the request is sent. Null:
+  // no request has any.
   std::function<std::vector<uint32_t>(RequestId)> given{};
 };
 
@@ -73,7 +81,7 @@ class IdentityTokens final : public TokenIds {
   void ended(RequestId request) { requests_.erase(request); }
 
   const TokenIdOptions options_;
-  uint32_t first_id_ = 0, ids_ = 0;
+  const OrdinaryIds ids_;
   std::map<RequestId, Request> requests_;
   std::unique_ptr<Watch> watch_;
 };

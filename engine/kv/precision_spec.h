@@ -4,7 +4,6 @@
 #ifndef KVTWIN_ENGINE_KV_PRECISION_SPEC_H_
 #define KVTWIN_ENGINE_KV_PRECISION_SPEC_H_
 
-#include <array>
 #include <cstdint>
 
 #include "engine/base/tags.h"
@@ -24,13 +23,6 @@ struct PrecisionSpec {
   uint32_t residual_tokens = 128;  // kivi_int2: keys packed at once, and newest values left unpacked
   // triaxial: bit k is set if KV entries of tag k get int4; the others get int2.
   uint64_t four_bit_tags = kAllTags;
-  // The order of tags in which int4 KV entries are requantised when no other memory is left (ascending loss
-  // per bit, docs/design/methods/triaxialkv.md#serving).
-  std::array<uint8_t, kTags> two_bit_order = [] {
-    std::array<uint8_t, kTags> order{};
-    for (uint8_t tag = 0; tag < kTags; ++tag) order[tag] = tag;
-    return order;
-  }();
   // Nominal bits per value above 2, Q0.32: pools are divided n2 : n4 = (2 - b) : b. 2.7 bits: 0.7 * 2^32.
   // At most 2 * 2^32.
   uint64_t bits_above_two = uint64_t{2} << 32;

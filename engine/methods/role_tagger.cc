@@ -14,8 +14,35 @@ bool among(std::span<const uint32_t> ids, uint32_t token) {
 
 }  // namespace
 
+RoleTagger::RoleTagger(const ChatTemplate& chat) : chat_(&chat) {
+  std::vector<uint32_t> ids = special_ids(chat);
+  ids.insert(ids.end(), chat.image_tokens.begin(), chat.image_tokens.end());
+  const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
+  special_first_ = *first;
+  special_count_ = *last - *first + 1;
+}
+
+// Special ids are few and close together, and nearly all tokens are none of them.
 void RoleTagger::append(std::span<const uint32_t> tokens) {
-  for (const uint32_t token : tokens) take(token);
+  for (size_t i = 0; i < tokens.size();) {
+    const size_t plain = plain_tokens(tokens.subspan(i));
+    if (plain == 0) {
+      take(tokens[i++]);
+      continue;
+    }
+    const Semantic semantic = state_ == State::kBetween ? Semantic::kDelim : body_semantic();
+    const Modal modal = state_ == State::kBody && in_vision_ ? Modal::kImage : Modal::kText;
+    roles_.insert(roles_.end(), plain, {turn_, modal, semantic});
+    i += plain;
+  }
+}
+
+// The number of tokens from the first on that change no state and have the role of the state.
+size_t RoleTagger::plain_tokens(std::span<const uint32_t> tokens) const {
+  if (turn_due_ || (state_ != State::kBody && state_ != State::kBetween)) return 0;
+  size_t out = 0;
+  while (out < tokens.size() && tokens[out] - special_first_ >= special_count_) ++out;
+  return out;
 }
 
 void RoleTagger::push(Semantic semantic, bool image) {

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -48,19 +49,24 @@ struct ChatTemplate {
   uint32_t after_header = kNoToken;  // a newline after a header: also a delimiter
   std::span<const RoleName> roles;
   std::span<const Bracket> brackets;
-  std::span<const uint32_t> message_ends;
-  std::span<const uint32_t> delimiters;  // single ones: begin of text and similar
+  std::span<const uint32_t> message_ends;  // the first ends every message
+  std::span<const uint32_t> delimiters;    // single ones: begin of text and similar
   uint32_t vision_begin = kNoToken, vision_end = kNoToken;
-  std::span<const uint32_t> image_tokens;
+  std::span<const uint32_t> image_tokens;  // empty: it has no images
 };
 
-// llama3, chatml (Qwen 2 to 3, with and without vision), mistral (v3 and later); nullptr: unknown.
+// llama3, chatml (Qwen 2 to 3, with and without vision), mistral (v3 and later), tasks; nullptr: unknown.
 const ChatTemplate* find_chat_template(std::string_view name);
+std::vector<std::string> chat_template_names();
+// True if a message begins with `token`. A conversation in this template has such a token.
+bool begins_message(const ChatTemplate& chat, uint32_t token);
+// The ids that act as delimiters wherever they occur, without those of images.
+std::vector<uint32_t> special_ids(const ChatTemplate& chat);
 
 class RoleTagger {
  public:
   // `chat` must outlive the tagger.
-  explicit RoleTagger(const ChatTemplate& chat) : chat_(&chat) {}
+  explicit RoleTagger(const ChatTemplate& chat);
 
   void append(std::span<const uint32_t> tokens);
   std::span<const TokenRole> roles() const { return roles_; }  // of all tokens so far
@@ -69,6 +75,7 @@ class RoleTagger {
  private:
   enum class State : uint8_t { kBody, kHeader, kHeaderEnded, kBetween };
 
+  size_t plain_tokens(std::span<const uint32_t> tokens) const;
   void take(uint32_t token);
   void take_body(uint32_t token);
   void end_header();
@@ -79,6 +86,7 @@ class RoleTagger {
   void push(Semantic semantic, bool image = false);
 
   const ChatTemplate* chat_;
+  uint32_t special_first_ = 0, special_count_ = 0;  // all special ids, and those of images
   std::vector<TokenRole> roles_;
   State state_ = State::kBody;
   ChatRole role_ = ChatRole::kUser;

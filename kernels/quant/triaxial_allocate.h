@@ -9,7 +9,6 @@
 #ifndef KVTWIN_KERNELS_QUANT_TRIAXIAL_ALLOCATE_H_
 #define KVTWIN_KERNELS_QUANT_TRIAXIAL_ALLOCATE_H_
 
-#include <array>
 #include <cstdint>
 
 #include "kernels/quant/triaxial_calibrate.h"
@@ -25,10 +24,6 @@ struct TagBits {
 // calibration, and 4 bits is the safe choice for tags that it has not seen.
 TagBits allocate_exact(const TagTable& table, uint32_t bits_milli);
 TagBits allocate_greedy(const TagTable& table, uint32_t bits_milli);
-
-// All tags in ascending order of (D(2) - D(4)) / 2N: the order in which tags lose their 4 bits
-// (docs/design/methods/triaxialkv.md#serving). Absent tags come last, in order of code.
-std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table);
 
 }  // namespace kvtwin::kernels
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "engine/base/check.h"
@@ -110,18 +109,6 @@ TagBits allocate_exact(const TagTable& table, uint32_t bits_milli) {
 
 TagBits allocate_greedy(const TagTable& table, uint32_t bits_milli) {
   return bits_from(table, greedy(problem_of(table, bits_milli)));
-}
-
-std::array<uint8_t, kTagCodes> two_bit_order(const TagTable& table) {
-  std::array<uint8_t, kTagCodes> order{};
-  std::iota(order.begin(), order.end(), uint8_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
-    const TagTable::Entry &x = table.tags[a], &y = table.tags[b];
-    if (x.count == 0 || y.count == 0) return x.count > 0 && y.count == 0;
-    return (x.two_bits - x.four_bits) * static_cast<double>(y.count) <
-           (y.two_bits - y.four_bits) * static_cast<double>(x.count);
-  });
-  return order;
 }
 
 }  // namespace kvtwin::kernels

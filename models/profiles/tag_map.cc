@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "models/files/textproto.h"
 #include "traces/proto/profile.pb.h"
 
@@ -12,24 +10,6 @@ namespace {
 
 tl::unexpected<Error> no_code(const std::string& where, const char* field, uint32_t code) {
   return make_error(where, fmt::format("{} has the tag {}", field, code), "tags are 0 to 55");
-}
-
-Result<void> read_order(const v1::TagMap& in, const std::string& where, TagMap* map) {
-  std::iota(map->two_bit_order.begin(), map->two_bit_order.end(), uint8_t{0});
-  if (in.two_bit_order_size() == 0) return {};
-  if (in.two_bit_order_size() != static_cast<int>(kTagMapCodes))
-    return make_error(where, fmt::format("two_bit_order has {} tags", in.two_bit_order_size()),
-                      "all 56, or none for the order of codes");
-  uint64_t seen = 0;
-  for (uint32_t i = 0; i < kTagMapCodes; ++i) {
-    const uint32_t code = in.two_bit_order(static_cast<int>(i));
-    if (code >= kTagMapCodes) return no_code(where, "two_bit_order", code);
-    if (((seen >> code) & 1) != 0)
-      return make_error(where, fmt::format("two_bit_order has the tag {} twice", code), "each once");
-    seen |= uint64_t{1} << code;
-    map->two_bit_order[i] = static_cast<uint8_t>(code);
-  }
-  return {};
 }
 
 }  // namespace
@@ -46,7 +26,6 @@ Result<TagMap> parse_tag_map(std::string_view text, const std::string& where) {
     if (code >= kTagMapCodes) return no_code(where, "four_bit_tags", code);
     map.four_bit_tags |= uint64_t{1} << code;
   }
-  if (auto good = read_order(in, where, &map); !good) return tl::unexpected(good.error());
   for (const v1::TagMap::Loss& loss : in.losses()) {
     if (loss.tag() >= kTagMapCodes) return no_code(where, "losses", loss.tag());
     if (!(loss.two_bits() >= 0 && loss.four_bits() >= 0))
@@ -64,7 +43,6 @@ std::string tag_map_textproto(const TagMap& map) {
   out.set_bits(map.bits), out.set_exact(map.exact);
   for (uint32_t code = 0; code < kTagMapCodes; ++code) {
     if (((map.four_bit_tags >> code) & 1) != 0) out.add_four_bit_tags(code);
-    out.add_two_bit_order(map.two_bit_order[code]);
     const TagMap::Loss& loss = map.losses[code];
     if (loss.tokens == 0) continue;
     v1::TagMap::Loss* const entry = out.add_losses();

@@ -24,7 +24,6 @@ struct TagMap {
   double bits = 4;  // nominal bits per value, 2 to 4
   bool exact = false;
   uint64_t four_bit_tags = 0;
-  std::array<uint8_t, kTagMapCodes> two_bit_order{};  // a permutation of all codes
   std::array<Loss, kTagMapCodes> losses{};
 };
 

@@ -269,20 +269,31 @@ struct Oversized {
   PagesNeeded pages;
 };
 
-Oversized find_oversized(const ReplayTable& table, const RequestFit& fit) {
+// `tagger` may be null.
+Oversized find_oversized(const ReplayTable& table, const RequestFit& fit, PromptTagger* tagger) {
   Oversized out;
-  for (const TableNode& node : table.nodes) {
-    if (node.kind != NodeKind::kRequest) continue;
+  const auto add = [&](const TableNode& node, uint32_t session, uint32_t index) {
     RequestReady request;
     request.prompt_tokens = node.prompt_tokens;
     request.output_tokens = node.output_tokens;
     request.roles = {table.roles.data() + node.role_first, node.role_count};
     request.turn = node.turn;
+    PromptTags tags;
+    if (tagger != nullptr) {
+      tags = tagger->tags(session, index);
+      request.roles = tags.roles, request.turn = tags.turn;
+    }
     const PagesNeeded pages = fit.needed(request);
     out.requests += fit.misfit(request).has_value();
     out.tokens = std::max(out.tokens, uint64_t{node.prompt_tokens} + node.output_tokens);
     out.pages.gpu = std::max(out.pages.gpu, pages.gpu);
     out.pages.host = std::max(out.pages.host, pages.host);
+  };
+  for (uint32_t s = 0; s < table.sessions.size(); ++s) {
+    for (uint32_t n = 0; n < table.sessions[s].node_count; ++n) {
+      const TableNode& node = table.nodes[table.sessions[s].node_first + n];
+      if (node.kind == NodeKind::kRequest) add(node, s, n);
+    }
   }
   return out;
 }
@@ -304,7 +315,7 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Errors* e
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
   const RequestFit fit(config, axes, retention);
-  const Oversized found = find_oversized(out->client->table(), fit);
+  const Oversized found = find_oversized(out->client->table(), fit, out->tagger.get());
   if (found.requests == 0) return;
   out->oversized_requests = std::max(out->oversized_requests, static_cast<uint32_t>(found.requests));
   if (scenario.values.replay().oversized() == "reject") return;
@@ -384,6 +395,7 @@ tl::expected<Composed, Errors> compose(const Scenario& scenario, const std::func
   for (size_t i = 0, engine = 0; errors.empty() && i < out->kinds.size(); engine += out->kinds[i++].engines) {
     check_fit(scenario, engine, &*out, &errors);
   }
+  if (out->tagger) out->tagger->reset_cost();  // only requests that are sent count
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   resolve_routing(scenario, &*out);
   note_beyond_window(&*out);

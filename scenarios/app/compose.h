@@ -22,6 +22,8 @@
 #include "models/cost/cost_model.h"
 #include "models/cost_tables/measured_device.h"
 #include "models/serving/server_profile.h"
+#include "scenarios/app/chat_prompts.h"
+#include "scenarios/app/prompt_tagger.h"
 #include "scenarios/load/scenario.h"
 #include "scenarios/output/timeline.h"
 #include "traces/format/trace_tokens.h"
@@ -63,7 +65,9 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<TraceTokens> tokens;         // null: the trace has no token ids of the model's vocabulary
+  std::unique_ptr<TraceTokens> tokens;         // null: no token ids of the model's vocabulary are known
+  std::unique_ptr<ChatPrompts> chat;           // null: the scenario names no chat template
+  std::unique_ptr<PromptTagger> tagger;        // null: no policy reads roles that token ids give
   std::unique_ptr<CostModel> cost;             // shared by equal engines, with its memoised prices
   std::vector<EngineKind> kinds;               // in engine order; device, node, memory, cost are kinds[0]'s
   OutcomeLog* outcome_log = nullptr;           // records data-dependent outcomes; null: they are not recorded

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
+#include "engine/common/token_ids.h"
 #include "engine/methods/retention.h"
 #include "engine/methods/scorer_traits.h"
 #include "engine/methods/traits.h"
@@ -46,29 +48,73 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   return out;
 }
 
-// A builder that reports progress, and keeps token ids of the model's vocabulary.
+// A builder that reports progress, and gives the trace to the sinks of token ids too, in order.
 class WatchedBuilder : public ReplayBuilder {
  public:
-  WatchedBuilder(const std::function<void()>& on_session, TraceTokens* tokens)
-      : on_session_(on_session), tokens_(*tokens) {}
+  WatchedBuilder(const std::function<void()>& on_session, std::vector<TraceSink*> sinks)
+      : on_session_(on_session), sinks_(std::move(sinks)) {}
   Result<void> header(const v1::TraceHeader& header) override {
-    if (auto ok = tokens_.header(header); !ok) return ok;
+    for (TraceSink* const sink : sinks_)
+      if (auto ok = sink->header(header); !ok) return ok;
     return ReplayBuilder::header(header);
   }
   Result<void> shared_spans(const v1::SharedSpanTable& table) override {
-    if (auto ok = tokens_.shared_spans(table); !ok) return ok;
+    for (TraceSink* const sink : sinks_)
+      if (auto ok = sink->shared_spans(table); !ok) return ok;
     return ReplayBuilder::shared_spans(table);
   }
   Result<void> session(const v1::Session& session) override {
     if (on_session_) on_session_();
-    if (auto ok = tokens_.session(session); !ok) return ok;
+    for (TraceSink* const sink : sinks_)
+      if (auto ok = sink->session(session); !ok) return ok;
     return ReplayBuilder::session(session);
   }
 
  private:
   const std::function<void()>& on_session_;
-  TraceTokens& tokens_;
+  const std::vector<TraceSink*> sinks_;
 };
+
+// Fails unless content is never drawn as one of the template's special ids.
+Result<void> check_vocabulary(const Scenario& scenario, const ChatTemplate& chat, const LlmSpec& llm) {
+  const cpu::OrdinaryIds ordinary = cpu::ordinary_ids(llm.vocab);
+  for (const uint32_t id : special_ids(chat)) {
+    if (id < llm.vocab && !ordinary.contains(id)) continue;
+    return make_error(scenario.where("replay.chat_template"),
+                      fmt::format("token {} is special in {}, but {} of {}, with {} ids", id, chat.name,
+                                  id < llm.vocab ? "ordinary in the vocabulary" : "not in the vocabulary",
+                                  llm.name, llm.vocab),
+                      "the template of the model's tokenizer, or \"\" for the roles of the trace");
+  }
+  return {};
+}
+
+// What the trace is read into beside the replay, and how its requests will be tagged.
+Result<void> prepare_chat(const Scenario& scenario, const TraceTokens& tokens, Composed* out) {
+  const ChatTemplate* const chat = find_chat_template(scenario.values.replay().chat_template());
+  if (chat == nullptr) return {};
+  if (Result<void> ok = check_vocabulary(scenario, *chat, out->llm); !ok) return ok;
+  out->chat = std::make_unique<ChatPrompts>(*chat, out->llm.vocab, &tokens);
+  const v1::Policies& policies = scenario.values.policies();
+  const TagsWanted wanted{.roles = precision_traits(policies.precision()).by_tag,
+                          .spans = scorer_traits(policies.scorer()).reads_roles};
+  if (wanted.roles || wanted.spans)
+    out->tagger = std::make_unique<PromptTagger>(*chat, out->chat.get(), wanted);
+  return {};
+}
+
+// How token ids are made in a chat template.
+void note_chat(const ChatTemplate& chat, const ChatPrompts& prompts, std::vector<std::string>* notes) {
+  notes->push_back(fmt::format("roles of tokens are read from token ids, in chat template {}", chat.name));
+  if (prompts.unknown_tokens() > 0)
+    notes->push_back(fmt::format("{} prompt tokens have no role in the trace; they are texts of the user",
+                                 prompts.unknown_tokens()));
+  if (prompts.unmarked_tokens() > 0)
+    notes->push_back(fmt::format(
+        "{} prompt tokens get the role of the message before them: their spans are shorter than the "
+        "ids that begin a message, or the template cannot begin it there",
+        prompts.unmarked_tokens()));
+}
 
 // How requests' queries and templates are found.
 std::string query_note(const v1::Scenario& scenario, const ReplayTable& table) {
@@ -77,6 +123,8 @@ std::string query_note(const v1::Scenario& scenario, const ReplayTable& table) {
   const std::string counts =
       fmt::format("the first {} and the last {} tokens (policies.budget_options)", budget.sinks(),
                   budget.window() > 0 ? budget.window() : kQueryTokens);
+  if (!scenario.replay().chat_template().empty())
+    return fmt::format("{}: templates and queries are found by token ids", scorer);
   if (!scenario.replay().roles())
     return fmt::format("{}: replay.roles is false, so templates and queries are {}", scorer, counts);
   if (table.spans_unknown == 0)
@@ -108,11 +156,15 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
                 Errors* errors) {
   // The simulated backend reads no tokens; calibrations run checkpoints under any backend.
   const bool computed = scenario.values.backend() != "sim" || !scenario.values.cpu().checkpoint().empty();
-  auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
-  WatchedBuilder builder(on_session, tokens.get());
+  const bool in_template = !scenario.values.replay().chat_template().empty();
+  auto tokens = std::make_unique<TraceTokens>(computed || in_template ? out->llm.vocab : 0);
+  if (Result<void> ok = prepare_chat(scenario, *tokens, out); !ok) return errors->push_back(ok.error());
+  std::vector<TraceSink*> sinks = {tokens.get()};
+  if (out->chat) sinks.push_back(out->chat.get());
+  WatchedBuilder builder(on_session, sinks);
   const v1::Policies& policies = scenario.values.policies();
   const bool reads_roles = scorer_traits(policies.scorer()).reads_roles;
-  if (scenario.values.replay().roles()) {
+  if (scenario.values.replay().roles() && !in_template) {
     if (precision_traits(policies.precision()).by_tag) builder.keep_roles();
     if (reads_roles) builder.keep_spans();
   }
@@ -121,10 +173,15 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return errors->push_back(client.error());
   out->client = std::move(*client);
-  if (tokens->any()) {
-    out->tokens = std::move(tokens);
-    out->notes.push_back("tokens are the trace's own");
+  out->client->read_tags_from(out->tagger.get());
+  if (out->chat) {
+    if (const std::optional<std::string> misfit = out->chat->misfit())
+      return errors->push_back(
+          {scenario.where("replay.chat_template"), *misfit, "another template, or \"\""});
+    note_chat(*find_chat_template(scenario.values.replay().chat_template()), *out->chat, &out->notes);
   }
+  if (tokens->any()) out->notes.push_back("tokens are the trace's own");
+  if (tokens->any() || out->chat) out->tokens = std::move(tokens);
   if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace; they count as user text", unknown));

@@ -88,10 +88,12 @@ cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& comp
                           .vocab = composed.llm.vocab,
                           .outputs_unknown = decodes_greedily(scenario)};
   if (composed.tokens) {
-    // Both are heap-allocated, so these pointers survive moving `composed`.
-    out.given = [tokens = composed.tokens.get(), client = composed.client.get()](RequestId request) {
+    // All are heap-allocated, so these pointers survive moving `composed`.
+    out.given = [tokens = composed.tokens.get(), chat = composed.chat.get(),
+                 client = composed.client.get()](RequestId request) {
       const ReplayRequestInfo info = client->request_info(request);
-      return tokens->request(info.session_index, info.node);
+      return chat != nullptr ? chat->request(info.session_index, info.node)
+                             : tokens->request(info.session_index, info.node);
     };
   }
   return out;

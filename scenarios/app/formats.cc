@@ -42,7 +42,6 @@ void load_precision(const Scenario& scenario, PolicySet* set, Errors* errors) {
         load<TagMap>(scenario, "policies.precision_options.tag_map", in.tag_map(), parse_tag_map, errors);
     if (!map) return;
     spec.four_bit_tags = map->four_bit_tags;
-    spec.two_bit_order = map->two_bit_order;
     if (bits == 0) bits = map->bits;
   }
   if (bits == 0) bits = 4;

@@ -267,6 +267,8 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
     out.mutable_values()->set_decode(scenario.values.cpu().decode());
     out.mutable_values()->set_tokens(simulated.tokens_computed);
     out.mutable_values()->set_samples(simulated.samples_digest);
+    if (composed.tagger && scenario.values.clock() == "wall" && !composed.step_time)
+      out.mutable_values()->set_tagging_ns_per_token(composed.tagger->cost().ns_per_token());
   }
   out.set_decisions(simulated.end.digest);
   out.set_inputs(inputs);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 #include "kernels/quant/triaxial_allocate.h"
@@ -41,15 +40,9 @@ std::vector<uint8_t> tags_of(const ContextRoles& roles, BlindAxis blind) {
 // Gives every tag the bits of the tag that represents it.
 void spread_over_axis(BlindAxis blind, TagMap* map) {
   uint64_t four = 0;
-  std::array<uint8_t, kTags> place{};
-  for (uint8_t i = 0; i < kTags; ++i) place[map->two_bit_order[i]] = i;
   for (uint32_t tag = 0; tag < kTags; ++tag)
     four |= ((map->four_bit_tags >> standing_for(tag, blind)) & 1) << tag;
   map->four_bit_tags = four;
-  for (uint8_t tag = 0; tag < kTags; ++tag) map->two_bit_order[tag] = tag;
-  std::stable_sort(map->two_bit_order.begin(), map->two_bit_order.end(), [&](uint8_t a, uint8_t b) {
-    return place[standing_for(a, blind)] < place[standing_for(b, blind)];
-  });
 }
 
 // Converts heads-first to tokens-first, the order of AttentionCapture.
@@ -109,7 +102,6 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   out.bits = request.bits_milli / 1000.0;
   out.exact = !request.greedy;
   out.four_bit_tags = bits.four_bit_tags;
-  out.two_bit_order = kernels::two_bit_order(table);
   for (uint32_t tag = 0; tag < kTags; ++tag)
     out.losses[tag] = {table.tags[tag].count, table.tags[tag].two_bits, table.tags[tag].four_bits};
   spread_over_axis(request.blind, &out);

@@ -192,9 +192,16 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
 
 Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
                                                 const std::vector<TraceContext>& contexts) {
+  std::vector<ContextRoles> out;
+  if (const ChatTemplate* const chat = find_chat_template(scenario.values.replay().chat_template())) {
+    for (const TraceContext& context : contexts) {
+      PromptTags tags = tags_of(*chat, {.roles = true}, context.prompt);
+      out.push_back({std::move(tags.roles), tags.turn});
+    }
+    return out;
+  }
   RolesSink sink(contexts);
   if (Result<void> ok = read_trace(scenario, nullptr, &sink); !ok) return tl::unexpected<Error>(ok.error());
-  std::vector<ContextRoles> out;
   for (const TraceContext& context : contexts) {
     ContextRoles roles;
     PromptRoles found = sink.roles(context, &roles.turn);

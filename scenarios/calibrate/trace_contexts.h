@@ -34,8 +34,8 @@ struct ContextChoice {
 Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Composed* composed,
                                                  const ContextChoice& choice);
 
-// The roles of the prompt tokens of each context, from the trace. Errors: the trace has no role for some
-// tokens.
+// The roles of the prompt tokens of each context, as a run of the scenario finds them: from its token ids, in
+// replay.chat_template, or from the trace. Errors: the trace has no role for some tokens.
 struct ContextRoles {
   std::vector<RoleRun> runs;
   uint32_t turn = 0;  // of the request

@@ -101,6 +101,11 @@ std::vector<std::string> all_sets(const RunArguments& arguments) {
   return sets;
 }
 
+std::optional<double> tagging_ns(const Composed& composed) {
+  if (!composed.tagger) return std::nullopt;
+  return composed.tagger->cost().ns_per_token();
+}
+
 // Creates the requested observers and appends them. Returns the Client to run with.
 Client* attach(const RunArguments& arguments, const Scenario& scenario,
                const std::optional<TimelineWindow>& window, EngineBackend* values, Client* client,
@@ -181,7 +186,7 @@ int run_scenario(const RunArguments& arguments) {
 
   v1::RunResult result = make_result(*scenario, *composed, metrics, *simulated, *inputs);
   if (extras.bound) result.mutable_reuse()->set_bound_tokens(extras.bound->reused_tokens());
-  SummaryContext context{wall_s, "", repeat};
+  SummaryContext context{wall_s, "", repeat, tagging_ns(*composed)};
   if (!arguments.no_write) {
     context.details = out;
     const std::vector<RunFile> files =

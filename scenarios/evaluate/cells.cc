@@ -188,7 +188,7 @@ Result<size_t> first_backend(const EvaluateRequest& request) {
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row) {
   tl::expected<Composed, Errors> composed = compose(scenario);
   if (!composed) return tl::unexpected<Error>(joined(composed.error()));
-  if (!composed->tokens)
+  if (!composed->tokens || !composed->tokens->any())
     return make_error(scenario.where("model.name"),
                       fmt::format("has a vocabulary of {}, tasks have another", composed->llm.vocab),
                       "a model that was trained on tasks: models/tiny/tasks-6x256");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "engine/methods/role_tagger.h"
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "scenarios/load/names.h"
@@ -164,6 +165,11 @@ void check_replay(const v1::Replay& replay, ScenarioChecker* check) {
   check->range("replay.delay_scale", replay.delay_scale(), 0.0, 1e6);
   check->range("replay.think_cap_s", replay.think_cap_s(), 0.0, 1e9);
   check->range("replay.replicas", replay.replicas(), 1u, 1u << 16);
+  std::vector<std::string> templates = chat_template_names();
+  templates.emplace_back();
+  check->choice("replay.chat_template", replay.chat_template(), templates);
+  if (!replay.roles() && !replay.chat_template().empty())
+    check->add("replay.roles", "roles is false, but chat_template is to find roles", "one of the two");
 }
 
 void check_backend(const v1::Scenario& values, ScenarioChecker* check) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <string_view>
 
+#include "engine/methods/scorer_traits.h"
 #include "engine/methods/traits.h"
 #include "kernels/scoring/scorer.h"
 #include "scenarios/load/names.h"
@@ -70,6 +71,10 @@ bool flash_decoding(const v1::Scenario& v) { return partition(v) == PartitionKin
 bool flashinfer(const v1::Scenario& v) { return partition(v) == PartitionKind::kFlashInfer; }
 bool aot(const v1::Scenario& v) { return partition(v) == PartitionKind::kAotFractions; }
 bool computed(const v1::Scenario& v) { return v.backend() != "sim"; }
+// Token ids, or roles that they give.
+bool reads_ids(const v1::Scenario& v) {
+  return computed(v) || by_tag(v) || scorer_traits(v.policies().scorer()).reads_roles;
+}
 bool wall_clock(const v1::Scenario& v) { return v.clock() == "wall"; }
 bool scores_by(const v1::Scenario& v, kernels::ScoreSource source) {
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(v.policies().scorer());
@@ -97,6 +102,7 @@ constexpr std::array kRows = std::to_array<Row>({
     {"replay.delay_scale", closed_loop, "replay.mode", "closed_loop"},
     {"replay.think_cap_s", closed_loop, "replay.mode", "closed_loop"},
     {"replay.retries_max", retries, "replay.on_reject", "retry"},
+    {"replay.chat_template", reads_ids, "policies.precision", "triaxial"},
     {"trace.block_tokens", mooncake_rows, "trace.format", "mooncake"},
     {"trace.infer_sessions", mooncake, "trace.format", "mooncake"},
     {"trace.jitter_ns", mooncake, "trace.format", "mooncake"},

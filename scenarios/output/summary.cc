@@ -46,7 +46,7 @@ class Table {
   std::string text(const SummaryContext& context) {
     headline(context);
     latencies();
-    body();
+    body(context);
     footer(context);
     return std::move(out_);
   }
@@ -108,11 +108,12 @@ class Table {
     out_ += '\n';
   }
 
-  void body() {
+  void body(const SummaryContext& context) {
     const v1::RequestCounts& all = r_.requests();
     row("requests", "{} of {} {}: {} finished, {} cancelled, {} rejected, {} open", grouped(all.requests()),
         grouped(all.sessions()), plural(all.sessions(), "session"), grouped(all.finished()),
         grouped(all.cancelled()), grouped(all.rejected()), grouped(all.open()));
+    if (context.tagging_ns) row("role tagger", "{:.1f} ns of the host per prompt token", *context.tagging_ns);
     row("throughput",
         "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} requests/s; GPU busy {:.1f} % of the time",
         r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().requests_per_s(),
@@ -416,6 +417,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
+  if (r.values().tagging_ns_per_token() > 0) out["tagging_ns_per_token"] = r.values().tagging_ns_per_token();
   if (r.has_price()) put(r.price(), &out);
   if (r.has_retrieval()) put(r.retrieval(), &out);
   if (r.has_attention()) out["attention_slowdown"] = r.attention().slowdown();

@@ -17,6 +17,8 @@ struct SummaryContext {
   std::optional<double> wall_s;  // how long the simulation took; for people, never in files
   std::string details;           // the result's directory; "" if none was written
   std::string repeat;            // the command that repeats the run
+  // Host time of the role tagger per prompt token; for people.
+  std::optional<double> tagging_ns = {};
 };
 
 // Ends with a newline. json and jsonl are one flat object, csv is a header and a row.

@@ -5,7 +5,7 @@
 #
 # newest_result has talk, old results and one result that is asked about. For each number of bits a map is calibrated on
 # split `train` (12 sessions, seed 11), with all axes and without the temporal or the semantic one, and asked on split
-# `test`. Few sets of tags are ever chosen: a set is asked once, and the table names the tags with 4 bits that tokens of
+# `test`. Tags are read from token ids (replay.chat_template). Few sets of tags are ever chosen: a set is asked once, and the table names the tags with 4 bits that tokens of
 # the calibration have.
 set -euo pipefail
 
@@ -23,14 +23,14 @@ sets=$here/../quality
 calibrate() {
   [[ ! -s $work/map-$1-$2.textproto ]] || return 0
   "$kvtwin" calibrate policy precision "$sets/triaxial.textproto" --set=trace.path="$work/newest.kvtrace" \
-    --set=trace.format=kvtwin --set=replay.arrivals=all_at_once --bits="$1" --contexts=6 --context-min=700 --layers=3 \
-    --rows=16 --blind="$2" --out="$work/map-$1-$2.textproto" > /dev/null
+    --set=trace.format=kvtwin --set=replay.arrivals=all_at_once --set=replay.chat_template=tasks --bits="$1" --contexts=6 \
+    --context-min=700 --layers=3 --rows=16 --blind="$2" --out="$work/map-$1-$2.textproto" > /dev/null
 }
 choice() { grep '^four_bit_tags' "$1" | md5sum | cut -c1-8; }
 # ask NAME SET OPTION...: "correct [low high] | bytes" in $work/NAME.cell
 ask() {
-  "$kvtwin" evaluate "$sets/$2.textproto" --tasks=newest_result --questions="$questions" --tokens=1024 "${@:3}" --quiet \
-    --out="$work/$1" > /dev/null
+  "$kvtwin" evaluate "$sets/$2.textproto" --tasks=newest_result --questions="$questions" --tokens=1024 \
+    --set=replay.chat_template=tasks "${@:3}" --quiet --out="$work/$1" > /dev/null
   awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
     { printf "%.1f [%.0f %.0f] | %.3f", 100 * $at["accuracy"], 100 * $at["accuracy_low"], 100 * $at["accuracy_high"],
       $at["kv_bytes_mean"] / 1e6 }' "$work/$1/quality.csv" > "$work/$1.cell"

@@ -8,6 +8,7 @@
 #include "engine/base/prng.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/store/prefix_index.h"
+#include "engine/methods/chat_renderer.h"
 #include "engine/router/router.h"
 
 namespace kvtwin {
@@ -31,6 +32,30 @@ void page_pool(benchmark::State& state, PageOrder order) {
 }
 BENCHMARK_CAPTURE(page_pool, lowest_first, PageOrder::kLowestFirst)->Arg(4'096)->Arg(1'000'000);
 BENCHMARK_CAPTURE(page_pool, oldest_first, PageOrder::kOldestFirst)->Arg(4'096)->Arg(1'000'000);
+
+// The prompt of an agent, read at admission: messages of 100 to 900 tokens. Items are tokens.
+void role_tagger(benchmark::State& state, const char* name) {
+  const ChatTemplate& chat = *find_chat_template(name);
+  constexpr Semantic kSteps[] = {Semantic::kUser, Semantic::kReasoning, Semantic::kToolCall, Semantic::kObs};
+  ChatRenderer renderer(chat);
+  std::vector<uint32_t> prompt;
+  Prng prng(1);
+  for (uint32_t i = 0; prompt.size() < static_cast<size_t>(state.range(0)); ++i) {
+    const auto tokens = static_cast<uint32_t>(100 + prng.next() % 800);
+    renderer.append({kSteps[i % 4], Modal::kText, 1 + i / 16, tokens}, tokens, &prompt);
+  }
+  size_t runs = 0;
+  for (auto _ : state) {
+    RoleTagger tagger(chat);
+    tagger.append(prompt);
+    runs += runs_of(tagger.roles()).size();
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * prompt.size()));
+  state.counters["out"] = static_cast<double>(runs % 65'536);
+}
+BENCHMARK_CAPTURE(role_tagger, llama3, "llama3")->Arg(10'000)->Arg(100'000);
+BENCHMARK_CAPTURE(role_tagger, chatml, "chatml")->Arg(10'000)->Arg(100'000);
+BENCHMARK_CAPTURE(role_tagger, mistral, "mistral")->Arg(10'000)->Arg(100'000);
 
 // Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens per request,
 // and an eighth of it (system prompt and tools) is shared by all. 24 sessions take turns, and the pool holds

@@ -45,6 +45,40 @@ class Computed(CommandLine):
         self.check_same_decisions(computed, self.search("--backend=sim", "--no-write"))
         self.check_same_samples(computed, self.search("--backend=cpu", "--clock=wall", "--no-write"))
 
+    def test_with_a_chat_template_tags_come_from_token_ids_that_every_backend_reads(self):
+        scenario = METHOD_DIR / "tiny/triaxial.textproto"
+        mistral = (ONE_SESSION, "--no-write", "--set=replay.chat_template=mistral")
+        computed = self.run_of(scenario, *mistral, *VIRTUAL)
+        self.assertIn("roles of tokens are read from token ids, in chat template mistral", computed.out)
+        self.assertRegex(computed.out, "role tagger +[0-9.]+ ns of the host per prompt token")
+        self.check_same_decisions(computed, self.run_of(scenario, *mistral, "--backend=sim"))
+        # Delimiters have a tag of their own, and ids that are not drawn.
+        from_spans = self.run_of(scenario, ONE_SESSION, "--no-write", *VIRTUAL)
+        self.assertNotEqual(computed.after("decisions="), from_spans.after("decisions="))
+        self.check_other_samples(computed, from_spans)
+        # A policy that reads no roles computes the same prompts with the same decisions as without a template.
+        dense = ("--set=policies.precision=bf16", "--set=policies.precision_options.tag_map=", "--allow-unread")
+        self.check_same_decisions(self.run_of(scenario, *mistral, *dense, *VIRTUAL),
+                                  self.run_of(scenario, ONE_SESSION, "--no-write", *dense, *VIRTUAL))
+        # A scorer reads what a prompt asks in the same way.
+        asked = self.run_of(METHOD_DIR / "tiny/intentkv.textproto", *mistral, "--backend=sim")
+        self.assertIn("templates and queries are found by token ids", asked.out)
+        # Wall time is in results of the wall clock alone.
+        self.assertNotIn("tagging_ns_per_token", self.run_of(scenario, *mistral, *VIRTUAL, "--format=jsonl").json)
+        wall = self.run_of(scenario, *mistral, "--backend=cpu", "--clock=wall", "--format=jsonl").json
+        self.assertGreater(wall["tagging_ns_per_token"], 0)
+
+    def test_a_chat_template_that_does_not_fit_is_an_error(self):
+        scenario = METHOD_DIR / "tiny/triaxial.textproto"
+        for value, message in (
+                ("alpaca", 'chat_template is "alpaca"; one of: llama3, chatml, mistral, tasks, ""'),
+                ("llama3", "token 128006 is special in llama3, but not in the vocabulary of llama-4x256, with 512 ids")):
+            self.assertIn(message, self.run_of(scenario, f"--set=replay.chat_template={value}", status=2).err)
+        both = self.run_of(scenario, "--set=replay.chat_template=mistral", "--set=replay.roles=false", status=2)
+        self.assertIn("roles is false, but chat_template is to find roles", both.err)
+        unread = self.run_of(SCENARIO, "--backend=sim", "--set=replay.chat_template=mistral", status=2)
+        self.assertIn("is not read where policies.precision is bf16", unread.err)
+
     def test_cuda_without_a_gpu_the_error_names_it_and_with_one_it_decides_as_the_others_do(self):
         virtual = ("--backend=cuda", "--no-write", "--clock=virtual")
         first = self.search(*virtual, status=None)

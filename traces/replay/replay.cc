@@ -53,6 +53,7 @@ void ReplayClient::begin_answer(Instant now, ClientEvents* events) {
   answer_begin_ = events->size();
   runs_.clear();
   run_counts_.clear();
+  tags_.clear();
   drain(Instant{now.ns - 1}, events);
 }
 
@@ -152,6 +153,11 @@ void ReplayClient::send(const Due& due, int64_t released, ClientEvents* events) 
   ready.roles = {table_.roles.data() + node.role_first, node.role_count};
   ready.turn = node.turn;
   ready.spans = node.spans;
+  if (tag_source_ != nullptr) {
+    const auto sessions = static_cast<uint32_t>(table_.sessions.size());
+    const PromptTags& tags = tags_.emplace_back(tag_source_->tags(due.instance % sessions, due.node));
+    ready.roles = tags.roles, ready.turn = tags.turn, ready.spans = tags.spans;
+  }
   ready.triggers = {table_.triggers.data() + node.trigger_first, node.trigger_count};
   events->push_back(ready);
 }

@@ -43,6 +43,7 @@
 #include <vector>
 
 #include "engine/runtime/client.h"
+#include "traces/replay/prompt_tags.h"
 #include "traces/replay/replay_arrivals.h"
 #include "traces/replay/replay_options.h"
 #include "traces/replay/replay_table.h"
@@ -113,6 +114,9 @@ class ReplayClient final : public Client {
   void request_finished(Instant now, RequestId request, uint32_t tokens, bool cancelled,
                         ClientEvents* events) override;
   void request_rejected(Instant now, RequestId request, ClientEvents* events) override;
+
+  // Requests carry what `source` finds in place of the table's roles and spans. It must outlive the run.
+  void read_tags_from(PromptTagSource* source) { tag_source_ = source; }
 
   uint32_t unit_tokens() const { return table_.unit_tokens; }
   ReplayMode mode() const { return options_.mode; }
@@ -196,7 +200,9 @@ class ReplayClient final : public Client {
   std::vector<SentRequest> requests_;  // by RequestId
   std::vector<ReplayTool> tools_;
   std::vector<uint32_t> doomed_;
-  std::vector<UnitRun> runs_;  // of the current answer
+  PromptTagSource* tag_source_ = nullptr;
+  std::vector<PromptTags> tags_;  // of the current answer
+  std::vector<UnitRun> runs_;     // of the current answer
   std::vector<uint32_t> run_counts_;
   size_t answer_begin_ = 0;
 };

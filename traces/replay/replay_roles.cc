@@ -6,7 +6,6 @@
 #include "engine/base/prompt_span_finder.h"
 
 namespace kvtwin {
-namespace {
 
 std::optional<Semantic> semantic_of(v1::Role role) {
   switch (role) {
@@ -29,16 +28,20 @@ std::optional<Semantic> semantic_of(v1::Role role) {
   }
 }
 
+Modal modal_of(v1::Modality modality) {
+  return modality == v1::IMAGE || modality == v1::VIDEO ? Modal::kImage : Modal::kText;
+}
+
+namespace {
+
 class Prompt {
  public:
   explicit Prompt(const v1::LlmRequest& request) : turn_(request.turn()), left_(request.prompt_tokens()) {}
 
   void add(const v1::Span& span, uint32_t tokens) {
     const std::optional<Semantic> semantic = semantic_of(span.role());
-    const bool image = span.modality() == v1::IMAGE || span.modality() == v1::VIDEO;
-    put({std::min(span.turn(), turn_), image ? Modal::kImage : Modal::kText,
-         semantic.value_or(Semantic::kUser)},
-        tokens, !semantic);
+    put({std::min(span.turn(), turn_), modal_of(span.modality()), semantic.value_or(Semantic::kUser)}, tokens,
+        !semantic);
   }
   PromptRoles finish() {
     put({turn_, Modal::kText, Semantic::kUser}, left_, true);

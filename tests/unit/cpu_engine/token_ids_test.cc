@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "engine/methods/chat_renderer.h"
+
 using namespace kvtwin;
 
 namespace {
@@ -62,6 +64,27 @@ TEST_CASE("token ids: equal identities are equal tokens, different ones differ, 
     }
   }
   CHECK(seen.size() > 40);
+}
+
+TEST_CASE("token ids: given ids are used, and content among them is drawn as without them") {
+  const std::vector<UnitRun> a = {{5, 100, 3}};
+  OneShot client(
+      {{.request = RequestId{0}, .prompt_tokens = 20, .output_tokens = 4, .identity = a, .triggers = {}}});
+  const cpu::TokenIdOptions plain{.seed = 9, .unit_tokens = 8, .vocab = 4096};
+  cpu::TokenIdOptions options = plain;
+  options.given = [](RequestId) { return std::vector<uint32_t>{4090, 3, kContentToken, kContentToken, 17}; };
+  cpu::IdentityTokens tokens(options), drawn(plain);
+  ClientEvents events;
+  tokens.watch(&client)->wake({}, &events);
+  drawn.watch(&client)->wake({}, &events);
+  CHECK(tokens.token(RequestId{0}, 0) == 4090);
+  CHECK(tokens.token(RequestId{0}, 4) == 17);
+  for (const uint32_t position : {2u, 3u, 5u, 23u})
+    CHECK(tokens.token(RequestId{0}, position) == drawn.token(RequestId{0}, position));
+  CHECK(cpu::ordinary_ids(4096).contains(512));
+  CHECK(!cpu::ordinary_ids(4096).contains(511));
+  CHECK(cpu::ordinary_ids(4096).contains(4031));
+  CHECK(!cpu::ordinary_ids(4096).contains(4032));
 }
 
 TEST_CASE("token ids: private outputs have no identity") {

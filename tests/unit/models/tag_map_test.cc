@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <numeric>
-
 namespace kvtwin {
 namespace {
 
@@ -11,7 +9,6 @@ TagMap example() {
   TagMap map;
   map.name = "bfcl", map.bits = 2.7, map.exact = true;
   map.four_bit_tags = 1ull << 55 | 1ull << 3 | 1;
-  std::iota(map.two_bit_order.rbegin(), map.two_bit_order.rend(), uint8_t{0});
   map.losses[47] = {1000, 0.5, 0.125};
   return map;
 }
@@ -30,7 +27,6 @@ TEST_CASE("tag map: a file reads back unchanged, and errors are named") {
   const auto back = parse_tag_map(text, "map.textproto");
   REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
   CHECK(back->four_bit_tags == example().four_bit_tags);
-  CHECK(back->two_bit_order == example().two_bit_order);
   CHECK(back->losses[47].tokens == 1000);
   CHECK(tag_map_textproto(*back) == text);
   const auto message = [](const std::string& whole, const char* part) {
@@ -39,10 +35,7 @@ TEST_CASE("tag map: a file reads back unchanged, and errors are named") {
   CHECK(message(complaint(text, "four_bit_tags: [0", "four_bit_tags: [56"),
                 "four_bit_tags has the tag 56; tags are 0 to 55"));
   CHECK(message(complaint(text, "bits: 2.7", "bits: 5"), "bits is 5"));
-  CHECK(message(complaint(text, "two_bit_order: [55, 54", "two_bit_order: [55, 55"), "the tag 55 twice"));
-  CHECK(message(complaint(text, "two_bit_order: [55, ", "two_bit_order: ["), "has 55 tags"));
   CHECK(message(complaint(text, "two_bits: 0.5", "two_bits: -1"), "losses of tag 47"));
-  CHECK(parse_tag_map("bits: 3", "x")->two_bit_order[5] == 5);
 }
 
 }  // namespace kvtwin

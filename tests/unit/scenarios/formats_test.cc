@@ -145,7 +145,6 @@ TEST_CASE("formats: a tag map is read, and its errors are reported at the field 
   TagMap map;
   map.bits = 2.7;
   map.four_bit_tags = 5;
-  for (uint8_t i = 0; i < 56; ++i) map.two_bit_order[i] = static_cast<uint8_t>(55 - i);
   const TextFile file(tag_map_textproto(map));
   const std::string named = "policies.precision_options.tag_map=" + file.path.string();
   const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, {named});
@@ -155,7 +154,6 @@ TEST_CASE("formats: a tag map is read, and its errors are reported at the field 
   load_format_specs(*scenario, {}, &set, &errors);
   CHECK(errors.empty());
   CHECK(set.precision_spec.four_bit_tags == 5);
-  CHECK(set.precision_spec.two_bit_order[0] == 55);
   CHECK(set.precision_spec.bits_above_two == doctest::Approx(0.7 * 0x1p32).epsilon(1e-9));
   CHECK(message(resolved_textproto(*scenario), file.path.c_str()));
   std::ofstream(file.path) << "bits: 9";
