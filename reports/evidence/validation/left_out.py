@@ -4,8 +4,9 @@
     left_out.py KVTWIN GPU [MODEL=FOLDER...]
 
 GPU names a profile of models/measured and a folder of tests/golden with recordings: its calibration runs without
-those of one method at a time give prices, with which the method's validation runs are compared; then all of them,
-with which runs of other models (a profile's end and a folder of recordings) are. Prints a table.
+those of one method at a time give prices, with which the method's validation runs are compared. Then the profile as it
+is prices runs of other models (a model's name and a folder of recordings beside), which no calibration run has. Prints a
+table.
 """
 import json
 import pathlib
@@ -64,11 +65,9 @@ def main():
             print(row(method, ", ".join(runs) or "no run has it", *errors(program, method, golden, out)))
         for other in sys.argv[3:]:
             model, recordings = other.split("=")
-            of_model = ROOT / "models" / "measured" / f"{gpu}_{model}.textproto"
-            for method in OF_METHOD:
-                if (golden / recordings / method).is_dir():
-                    print(row(method, f"all runs of {model}",
-                              *errors(program, method, golden / recordings, of_model, f"--set=model.name={model}")))
+            for scenario in sorted(one.name for one in (golden / recordings).iterdir() if one.is_dir()):
+                print(row(scenario, f"all runs of {model}",
+                          *errors(program, scenario, golden / recordings, profile, f"--set=model.name={model}")))
 
 
 main()

@@ -10,8 +10,8 @@ Three questions, each answered with profiles of other machines alone:
   another model calibrated      a profile of this kind of GPU, but of another model
   device calibrated alone       the machine's own kernels; what methods add is the mean of the other machines
 
-Each row is computed with a folder of models in which the profiles of the machine in question are missing or lack
-their methods; everything else is `kvtwin validate` as it is.
+Each row is computed with a folder of models in which the profile of the machine in question is missing or lacks
+its methods; everything else is `kvtwin validate` as it is.
 """
 import argparse
 import csv
@@ -35,21 +35,16 @@ WORSE = 1.1  # --check allows a pooled error a tenth more, as `kvtwin validate -
 @dataclass
 class Machine:
     title: str
-    recorded: str        # folder of recordings
-    profile: str         # its own profile, in models/measured
-    same_gpu: tuple      # the profiles of this kind of GPU
-    same_model: tuple    # of these, with this model
-    model: str = ""      # in place of the scenarios' model
+    recorded: str  # folder of recordings
+    profile: str   # of this kind of GPU, in models/measured
+    model: str = ""  # in place of the scenarios' model: the profile is of another one
 
 
-H100 = ("h100", "h100_qwen2.5-7b", "h100_second")
-H200 = ("h200", "h200_third")
 MACHINES = (
-    Machine("H100, Llama-3.1-8B", "tests/golden/h100", "h100", H100, ("h100", "h100_second")),
-    Machine("another H100, Llama-3.1-8B", "tests/golden/h100/second", "h100_second", H100, ("h100", "h100_second")),
-    Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200", H200, H200),
-    Machine("another H200, Llama-3.1-8B", "tests/golden/h200/third", "h200_third", H200, H200),
-    Machine("H100, Qwen2.5-7B", "tests/golden/h100/qwen2.5-7b", "h100_qwen2.5-7b", H100, ("h100_qwen2.5-7b",), "qwen2.5-7b"),
+    Machine("H100, Llama-3.1-8B", "tests/golden/h100", "h100"),
+    Machine("another H100, Llama-3.1-8B", "tests/golden/h100/second", "h100"),
+    Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200"),
+    Machine("H200, Qwen2.5-7B", "tests/golden/h200/qwen2.5-7b", "h200", "qwen2.5-7b"),
 )
 
 
@@ -68,7 +63,7 @@ def validate(kvtwin, machine, scenarios, models, profile):
     words = [kvtwin, "validate", *(f"{SUITE}/{one}.textproto" for one in scenarios),
              f"--recorded={machine.recorded}", f"--set=cost.profile={profile}", "--format=json", "--quiet"]
     if machine.model:
-        words += [f"--set=model.name={machine.model}", "--set=hardware.node=h100"]
+        words += [f"--set=model.name={machine.model}"]
     env = dict(os.environ, KVTWIN_MODELS=str(models), KVTWIN_SCENARIOS=str(ROOT / "scenarios"))
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env)
     if done.returncode not in (0, 1):  # 1: a figure is beyond its limit
@@ -96,23 +91,17 @@ def measure(kvtwin, folder):
     """The rows of every question on every machine."""
     for number, machine in enumerate(MACHINES):
         names = sorted(one.name for one in (ROOT / machine.recorded).iterdir()
-                       if (ROOT / SUITE / f"{one.name}.textproto").exists() and one.name != "weka_agents")
+                       if (ROOT / SUITE / f"{one.name}.textproto").exists())
         models = folder / str(number)
         shutil.copytree(ROOT / "models", models, ignore=shutil.ignore_patterns("*.cc", "*.h", "*.py", "*.npz", "*.safetensors"))
-        own = (ROOT / "models/measured" / f"{machine.profile}.textproto").read_text()
         dense = [one for one in names if not is_method(one)]
-        for name in machine.same_gpu:
-            (models / "measured" / f"{name}.textproto").unlink()
-        yield from rows_of("nothing calibrated", machine, validate(kvtwin, machine, dense, models, "this"))
-        shutil.copytree(ROOT / "models/measured", models / "measured", dirs_exist_ok=True)
-        if machine.same_gpu == H100:
-            for name in machine.same_model:
-                (models / "measured" / f"{name}.textproto").unlink()
+        if machine.model:
             yield from rows_of("another model calibrated", machine, validate(kvtwin, machine, dense, models, "this"))
-            shutil.copytree(ROOT / "models/measured", models / "measured", dirs_exist_ok=True)
-        (models / "measured" / f"{machine.profile}.textproto").unlink()
+        own = models / "measured" / f"{machine.profile}.textproto"
         alone = folder / f"{number}.textproto"
-        alone.write_text(without_operations(own))
+        alone.write_text(without_operations(own.read_text()))
+        own.unlink()
+        yield from rows_of("nothing calibrated", machine, validate(kvtwin, machine, dense, models, "this"))
         methods = [one for one in names if is_method(one)]
         yield from rows_of("device calibrated alone", machine, validate(kvtwin, machine, methods, models, alone))
 
@@ -131,8 +120,8 @@ def page(rows):
            "  One constant of that rule is fitted to kernel tables of both GPUs (`kGemmFixedNs`), none to these runs.",
            "* *Another model calibrated*: the dense scenarios, from a profile of this kind of GPU with another model.",
            "* *Device calibrated alone*: scenarios with a method or a packed format, with the machine's own `kvtwin calibrate",
-           "  device` without what methods add to steps. What methods add is the mean of the other machines;",
-           "  for Qwen2.5-7B they were calibrated with Llama-3.1-8B, and count by layers and heads.", ""]
+           "  device` without what methods add to steps (of Llama-3.1-8B: another model's dense operations are derived).",
+           "  What methods add is the mean of other kinds of GPUs, and counts by layers and heads.", ""]
     for question in dict.fromkeys(row[0] for row in rows):
         out += [f"## {question.capitalize()}", "",
                 "| machine | scenario | steps | median | P95 | mean | TPOT | TTFT |", "|---|---|---|---|---|---|---|---|"]
