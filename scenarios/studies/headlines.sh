@@ -8,20 +8,24 @@
 #   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
 #   scenarios/studies/headlines.sh KVTWIN smoke [WORK [PART ...]]     cases cut to a few steps, on BACKEND (cuda)
 #   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
+#   scenarios/studies/headlines.sh KVTWIN replay [WORK]               recordings: same decisions; steps beside today's prices
 #
-# predict, list and table are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
+# predict, list, table and replay are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
 # recording; cases that it holds are not run again, so a session may end after any of them. A part takes at most 8
 # minutes of an H200. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
-# prices of models/measured of that day.
+# prices of models/measured of that day. MEASURED is headlines/measured_NODE.csv, and replay's WORK the folder of the
+# committed recordings, if they are not named.
 set -euo pipefail
 
-kvtwin=${1:?the program} command=${2:?predict, measure, smoke or table}
+kvtwin=${1:?the program} command=${2:?list, predict, measure, smoke, table or replay}
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 own=$here/headlines
 methods=$here/../methods
 node=${NODE:-h200}
 predicted=$own/predicted_$node.csv
+measured=$own/measured_$node.csv
+recorded=$here/../../tests/golden/$node/headlines
 . "$here/common.sh"
 
 parts=(freekv_input freekv_generation intentkv intentkv_slots intentkv_h2o triaxial triaxial_packed tangram tangram_dense tangram_released
@@ -157,31 +161,79 @@ smoke_case() {
     "$(figure requests_finished "$json")" "$(figure steps "$json")" "$(figure itl_p50_ms "$json")"
 }
 
-# Joins headlines/papers.csv with predictions and, if there are some, measurements.
+# Joins headlines/papers.csv with predictions and, if there are some, measurements; then each case's times.
 table() {  # [MEASURED]
-  printf '| figure | paper | predicted | measured | why they differ |\n|---|---|---|---|---|\n'
-  awk -F, -v predicted="$predicted" -v measured="${1:-}" '
-    function load(path, into,   line, f) {
+  local from=${1:-}
+  [[ -n $from || ! -f $measured ]] || from=$measured
+  awk -F, -v predicted="$predicted" -v measured="$from" '
+    function load(path, into, order,   line, f) {
       if (path == "") return
-      while ((getline line < path) > 0) { split(line, f, ","); into[f[1] "," f[2] "," f[3]] = f[4] }
+      while ((getline line < path) > 0) {
+        split(line, f, ",")
+        into[f[1] "," f[2] "," f[3]] = f[4]
+        order[++order[0]] = line
+      }
       close(path)
     }
     # "PART CASE FIGURE", or two of them for a ratio
     function value(of, from,   w, n) {
       n = split(of, w, " ")
       if (!((w[1] "," w[2] "," w[3]) in from)) return "-"
-      if (n == 3) return sprintf("%.2f", from[w[1] "," w[2] "," w[3]])
+      if (n == 3) return sprintf(from[w[1] "," w[2] "," w[3]] < 100 ? "%.2f" : "%d", from[w[1] "," w[2] "," w[3]])
       if (!((w[4] "," w[5] "," w[6]) in from) || from[w[4] "," w[5] "," w[6]] == 0) return "-"
       return sprintf("%.2fx", from[w[1] "," w[2] "," w[3]] / from[w[4] "," w[5] "," w[6]])
     }
-    BEGIN { load(predicted, p); load(measured, m) }
+    # "predicted | measured | error" of a figure
+    function pair(key, digits) {
+      if (!(key in m)) return sprintf("%.*f | - | -", digits, p[key])
+      return sprintf("%.*f | %.*f | %+.1f %%", digits, p[key], digits, m[key], 100 * (p[key] / m[key] - 1))
+    }
+    BEGIN {
+      lines[0] = none[0] = 0
+      load(predicted, p, lines)
+      load(measured, m, none)
+      print "| figure | paper | predicted | measured | why they differ |\n|---|---|---|---|---|"
+    }
     /^#/ || NF < 3 { next }
     {
       why = $4
       for (i = 5; i <= NF; ++i) why = why "," $i
       if ($3 == "weights") { printf "| %s | %s | needs real weights | needs real weights | %s |\n", $1, $2, why; next }
       printf "| %s | %s | %s | %s | %s |\n", $1, $2, value($3, p), value($3, m), why
+    }
+    END {
+      print "\nEach case: seconds in which the engine was busy, and the median time between tokens of a request.\n"
+      print "| part | case | predicted s | measured s | error | predicted ms | measured ms | error |\n|---|---|---|---|---|---|---|---|"
+      for (i = 1; i <= lines[0]; ++i) {
+        split(lines[i], f, ",")
+        at = f[1] "," f[2] ","
+        if (f[3] == "busy_s") printf "| %s | %s | %s | %s |\n", f[1], f[2], pair(at "busy_s", 1), pair(at "itl_p50_ms", 2)
+      }
+      print "\nFreeKV, steps of the request that no prompt delays.\n"
+      print "| part | case | prompt | predicted ms | measured ms | error |\n|---|---|---|---|---|---|"
+      for (i = 1; i <= lines[0]; ++i) {
+        split(lines[i], f, ",")
+        if (f[3] ~ /^step_ms_/) printf "| %s | %s | %s | %s |\n", f[1], f[2], substr(f[3], 9), pair(f[1] "," f[2] "," f[3], 2)
+      }
     }' "$own/papers.csv"
+}
+
+# A recorded case, replayed: decisions must be the same; its steps are priced as today.
+replay_case() {
+  local args set sets=(--set="hardware.otherwise=$node") folder=$recordings/$1/$2/run from=$work/$1-$2 out
+  [[ -s $folder/log.binpb ]] || return 0
+  mapfile -t args <<< "${case_args[$2]}"
+  for set in "${args[@]:1}"; do sets+=("--set=$set"); done
+  mkdir -p "$from/$(basename "${args[0]}" .textproto)"
+  ln -s "$folder" "$from/$(basename "${args[0]}" .textproto)/0"
+  out=$("$kvtwin" validate "${args[0]}" "${sets[@]}" --recorded="$from" --quiet 2>&1) || true
+  awk -v part="$1" -v name="$2" '
+    /same decisions  1 of 1/ { same = 1; steps = $8 }
+    /decodes only|with chunks/ { sub(/^.*: median /, ""); of[++n] = $0 }
+    END {
+      printf "| %s | %s | %s | %s | %s |\n", part, name, same ? steps : "other decisions", of[1], of[2]
+      exit !same
+    }' <<< "$out" || { failed=1; printf '%s\n' "$out" >&2; }
 }
 
 listing() {
@@ -215,5 +267,15 @@ case $command in
     exit $failed
     ;;
   table) table "${1:-}" ;;
-  *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table" >&2; exit 2 ;;
+  replay)
+    recordings=$(realpath "${1:-$recorded}")
+    [[ -d $recordings ]] || { echo "headlines.sh: no folder $recordings" >&2; exit 2; }
+    work_in ""
+    memory_of "$node"
+    failed=0
+    printf '| part | case | steps | decodes: error, median, p95, mean | with chunks |\n|---|---|---|---|---|\n'
+    each_case replay_case "${parts[@]}"
+    exit $failed
+    ;;
+  *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table, replay" >&2; exit 2 ;;
 esac

@@ -2,7 +2,8 @@
 # IntentKV's efficiency (its Tables 2, 3 and 7): {SnapKV, H2O, IntentKV} where retained KV entries move together
 # (compact: nothing of a turn is reused) and where slots stay (the next turn finds its prefix), with all KV beside them.
 # Agents that search (bcp-like), Qwen3-8B on one H200, tools and thinking without time. Predicted by the roofline, so
-# that all rows have prices of one kind. Prints Markdown.
+# that all rows have prices of one kind. The last table has what an H200 measured of eight such sessions
+# (headlines.sh, headlines/measured_h200.csv). Prints Markdown.
 #
 #   scenarios/studies/intentkv_efficiency.sh build/dev/bin/kvtwin [SESSIONS]
 #
@@ -61,3 +62,25 @@ for budget in 8192 16384; do
   rows IntentKV move "" "" case_of intent_rule move $budget
   rows IntentKV stay "$(known 140.4)" "$(known 31.6)" case_of intent_rule stay $budget
 done
+
+# measured PART CASE SCORER SLOTS PAPER-WALL PAPER-RAW PAPER-EFFECTIVE PAPER-LARGEST: a case of headlines.sh
+measured() {
+  awk -F, -v part="$1" -v name="$2" -v head="$3 | $4 | $5" -v raw="$6" -v effective="$7" -v largest="$8" -v sessions=8 '
+    $1 != part || $2 != name { next }
+    FNR == NR { p[$3] = $4; next }
+    { m[$3] = $4 }
+    END {
+      M = 1e6 * sessions
+      printf "| %s | %.1f | %.1f | %.1f | %.0f %% | %.0f | %s | %.1f | %s | %.1f | %s | %.1f |\n", head, p["elapsed_s"],
+        m["elapsed_s"], m["session_makespan_mean_ms"] / 1e3, 100 * m["prefix_reuse"], m["ttft_mean_ms"], raw,
+        m["reads_raw"] / M, effective, m["reads_effective"] / M, largest, m["reads_peak_effective"] / 1e3
+    }' "$here/headlines/predicted_h200.csv" "$here/headlines/measured_h200.csv"
+}
+printf '\n## Measured on one H200\n\n'
+printf 'Eight sessions at once, 8,192 KV entries of history (headlines.sh, parts intentkv and intentkv_slots). Paper: Tables 2, 3 and 7.\n\n'
+printf '| scorer | slots | wall, paper | wall of all 8, predicted s | measured s | a session, measured s | prefix hits | TTFT, ms | raw reads, paper | measured | effective reads, paper | measured | largest decode, paper, k | measured |\n'
+printf '|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n'
+measured intentkv snapkv SnapKV move 279.3 77.1 "" ""
+measured intentkv_slots snapkv_stays SnapKV stay 155.5 46.9 "" ""
+measured intentkv intentkv IntentKV stay 140.4 31.6 39.8 10.2
+printf '\nH2O that moves was stopped after 260 s without an end: no figure. Worst case of the paper (Table 3, 14B): 92.3k to 20.5k.\n'
