@@ -117,6 +117,12 @@ Reading MeasuredCurves::at(double rows, double context) const {
   return {value, evidence};
 }
 
+double MeasuredCurves::context_most(double rows) const {
+  const Bracket r = rows_.bracket(rows);
+  const auto last = [&](uint32_t i) { return curves_[i].axis.at(curves_[i].axis.size() - 1); };
+  return std::min(last(r.low), last(r.weight == 0 ? r.low : r.high));
+}
+
 MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host)
     : PartwiseCost(host),
       tiles_(llm.kv_heads, std::max(1u, llm.query_heads / llm.kv_heads), sms),
@@ -256,9 +262,13 @@ Reading MeasuredCost::decode_attention(const StepShape& shape) const {
                  static_cast<double>(shape.decode_low_bit_sum) / kv_entries);
 }
 
+// Beyond the contexts that were measured, a unit of work takes what it takes in the longest one: its trend there
+// is mostly the spread of two measurements.
 Reading MeasuredCost::chunk_attention(const StepShape& shape) {
   const ChunkShape all = merged(shape.chunks);
-  Reading unit = chunk_.at(all.tokens, all.context);
+  const double measured = chunk_.context_most(all.tokens);
+  Reading unit = chunk_.at(all.tokens, std::min<double>(all.context, measured));
+  if (all.context > measured) unit.evidence = worse(unit.evidence, Evidence::kExtrapolated);
   unit.time = times(unit.time, tiles_.makespan(shape.chunks) + kChunkFixed);
   // That chunks share the SMs in this way is a rule, not a measurement.
   if (shape.chunks.size() > 1) unit.evidence = worse(unit.evidence, Evidence::kInterpolated);

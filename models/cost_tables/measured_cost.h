@@ -93,6 +93,8 @@ class MeasuredCurves {
   explicit MeasuredCurves(const MeasuredTable& table);
   // Beyond the last point the last segment is extended; before the first, the first point holds.
   Reading at(double rows, double context = 0) const;
+  // The longest context that was measured with both numbers of rows around `rows`.
+  double context_most(double rows) const;
 
  private:
   struct Curve {

@@ -32,7 +32,7 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kScoredEntry, "entry of attention scores of decodes", FamilyGroup::kLayers},
     {Family::kCapture, "capture of a layer's queries", FamilyGroup::kLayers},
     {Family::kListedPair, "pair of attention by lists", FamilyGroup::kLayers},
-    {Family::kListedChunk, "head of a chunk by lists", FamilyGroup::kLayers},
+    {Family::kListedChunk, "entry of a chunk by lists", FamilyGroup::kLayers},
     {Family::kListedEntry, "entry of decodes by lists", FamilyGroup::kLayers},
     {Family::kChoice, "choice in a layer", FamilyGroup::kLayers},
     {Family::kChoicePage, "page chosen in a layer", FamilyGroup::kLayers},
@@ -143,7 +143,7 @@ class FamilyCounter {
     if (!chunk.listed && !wraps(chunk)) return;
     const double read = wraps(chunk) ? work_.ring_slots : chunk.context + rows / 2;
     at(Family::kListedPair) += rows * read * work_.layers * work_.query_heads * dim();
-    at(Family::kListedChunk) += heads_;
+    at(Family::kListedChunk) += heads_ * read;
   }
 
   void compress(const CompressionShape& one) {

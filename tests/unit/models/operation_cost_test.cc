@@ -180,11 +180,12 @@ TEST_CASE("operation counts: chunks over a ring's end, and entries that are list
   CHECK(of(Family::kListedPair) == 0);
   chunk.context = 41;
   CHECK(of(Family::kListedPair) == 60.0 * 100 * 2 * 8);
-  CHECK(of(Family::kListedChunk) == 8);
+  CHECK(of(Family::kListedChunk) == 8 * 100);
   work.ring_slots = 0;
   CHECK(of(Family::kListedPair) == 0);
   chunk.listed = true;
   CHECK(of(Family::kListedPair) == 60.0 * (41 + 30) * 2 * 8);
+  CHECK(of(Family::kListedChunk) == 8 * (41 + 30));
   shape.decodes = 3, shape.decode_context_sum = 900;
   CHECK(of(Family::kListedEntry) == 0);
   const double entries = of(Family::kTableEntry);
