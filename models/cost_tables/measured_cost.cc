@@ -262,8 +262,8 @@ Reading MeasuredCost::decode_attention(const StepShape& shape) const {
                  static_cast<double>(shape.decode_low_bit_sum) / kv_entries);
 }
 
-// Beyond the contexts that were measured, a unit of work takes what it takes in the longest one: its trend there
-// is mostly the spread of two measurements.
+// Beyond the contexts that were measured, a unit of work takes what it takes in the longest one: its trend
+// there is mostly the spread of two measurements.
 Reading MeasuredCost::chunk_attention(const StepShape& shape) {
   const ChunkShape all = merged(shape.chunks);
   const double measured = chunk_.context_most(all.tokens);
