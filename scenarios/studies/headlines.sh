@@ -8,16 +8,17 @@
 #   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
 #   scenarios/studies/headlines.sh KVTWIN smoke [WORK [PART ...]]     cases cut to a few steps, on BACKEND (cuda)
 #   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
+#   scenarios/studies/headlines.sh KVTWIN today                       times by today's prices, beside those predicted and measured
 #   scenarios/studies/headlines.sh KVTWIN replay [WORK]               recordings: same decisions; steps beside today's prices
 #
-# predict, list, table and replay are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
+# predict, list, table, today and replay are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
 # recording; cases that it holds are not run again, so a session may end after any of them. A part takes at most 8
 # minutes of an H200. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
 # prices of models/measured of that day. MEASURED is headlines/measured_NODE.csv, and replay's WORK the folder of the
 # committed recordings, if they are not named.
 set -euo pipefail
 
-kvtwin=${1:?the program} command=${2:?list, predict, measure, smoke, table or replay}
+kvtwin=${1:?the program} command=${2:?list, predict, measure, smoke, table, today or replay}
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 own=$here/headlines
@@ -236,6 +237,23 @@ replay_case() {
     }' <<< "$out" || { failed=1; printf '%s\n' "$out" >&2; }
 }
 
+# Seconds in which the engine is busy: as predicted then, as today's prices have them, as measured.
+today() {  # PREDICTION
+  [[ -f $measured ]] || { echo "headlines.sh: nothing is measured on $node: no $measured" >&2; exit 2; }
+  awk -F, '
+    function error(of) { return sprintf("%+.1f %%", 100 * (of / measured[at] - 1)) }
+    FNR == 1 { ++file }
+    $3 != "busy_s" { next }
+    file == 1 { measured[$1 "," $2] = $4 }
+    file == 2 { before[$1 "," $2] = $4 }
+    file == 3 {
+      at = $1 "," $2
+      if (at in measured) printf "| %s | %s | %.1f | %s | %.1f | %s | %.1f |\n", $1, $2, before[at], error(before[at]), $4, error($4), measured[at]
+    }
+    BEGIN { print "| part | case | predicted s | error | by today\x27s prices s | error | measured s |\n|---|---|---|---|---|---|---|" }
+    ' "$measured" "$predicted" "$1"
+}
+
 listing() {
   awk -F, '$3 == "busy_s" { printf "%-18s %-16s %4d s\n", $1, $2, $4; sum += $4 } END { printf "%-35s %4d s, without starts\n", "in all", sum }' \
     "$predicted"
@@ -267,6 +285,12 @@ case $command in
     exit $failed
     ;;
   table) table "${1:-}" ;;
+  today)
+    work_in ""
+    memory_of "$node"
+    each_case predict_case "${parts[@]}" > "$work/today.csv"
+    today "$work/today.csv"
+    ;;
   replay)
     recordings=$(realpath "${1:-$recorded}")
     [[ -d $recordings ]] || { echo "headlines.sh: no folder $recordings" >&2; exit 2; }
@@ -277,5 +301,5 @@ case $command in
     each_case replay_case "${parts[@]}"
     exit $failed
     ;;
-  *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table, replay" >&2; exit 2 ;;
+  *) echo "headlines.sh: command $command; there are: list, predict, measure, smoke, table, today, replay" >&2; exit 2 ;;
 esac
