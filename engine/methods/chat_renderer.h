@@ -1,12 +1,12 @@
 // ChatRenderer makes the token ids of messages of which only roles and lengths are known, as a chat server
 // would send them. A message begins with the ids that its chat template puts before its content:
 //
-//   end of the message before   role header, or the bracket that replaces it   bracket of reasoning, tool
-//   call
+//   1. the end of the message before,
+//   2. the role header, or the bracket that replaces it,
+//   3. the bracket of reasoning or of a tool call.
 //
 // * A message keeps its length: these ids replace its first tokens. A message that is shorter than they are
-// has
-//   none of them, and continues the message before it. So does one that the template cannot mark: without
+//   has none of them, and continues the message before it. So does one that the template cannot mark: without
 //   headers (Mistral), an answer at the start, or after a call of a tool that got no response.
 // * Texts of the user in one turn are one message, and so are instructions, and the parts of an answer.
 // * Content is kContentToken; of an image it is the template's image token.

@@ -2,9 +2,8 @@
 // (docs/design/methods/triaxialkv.md#tags).
 //
 // It uses neither model nor text: chat templates mark roles by special ids, which a small automaton reads.
-//   * The role header, brackets, the end of a message, and tokens that follow a header or separate messages
-//   (a
-//     newline) are delimiters.
+//   * The role header, brackets, the end of a message, and tokens that follow a header or separate messages,
+//     such as a newline, are delimiters.
 //   * A system body is instruction throughout, whatever markers it quotes (tool schemas do).
 //   * A user body is user, a tool body observation. A tool response inside a user message is observation too,
 //     and such a message opens no turn.
