@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "models/cost/scaled_step.h"
+
 namespace kvtwin {
 namespace {
 
@@ -23,14 +25,6 @@ StepShape without_contexts(StepShape shape) {
   shape.decode_context_sum = shape.decode_context_max = 0;
   shape.decode_low_bit_sum = shape.unpacked_context_sum = shape.chosen_from = 0;
   return shape;
-}
-
-Ticks times_ratio(Ticks ticks, double ratio) {
-  return static_cast<Ticks>(std::llround(static_cast<double>(ticks) * ratio));
-}
-
-double ratio_of(Ticks scaled, Ticks whole) {
-  return whole > 0 ? static_cast<double>(scaled) / static_cast<double>(whole) : 1;
 }
 
 }  // namespace
@@ -53,15 +47,8 @@ Ticks ServerCost::scaled(const StepShape& shape, Ticks whole) {
 }
 
 StepCost ServerCost::step(const StepShape& shape) {
-  StepCost cost = below().step(shape);
-  const Ticks whole = cost.device;
-  cost.device = scaled(shape, whole);
-  const double ratio = ratio_of(cost.device, whole);
-  Ticks sum = 0;
-  for (Ticks& ticks : cost.by_evidence) sum += ticks = times_ratio(ticks, ratio);
-  // The parts sum to the step exactly: rounding goes to the largest.
-  *std::max_element(cost.by_evidence.begin(), cost.by_evidence.end()) += cost.device - sum;
-  for (Ticks& ticks : cost.compression) ticks = times_ratio(ticks, ratio);
+  const StepCost below_cost = below().step(shape);
+  StepCost cost = scaled_to(scaled(shape, below_cost.device), below_cost);
   const auto requests = static_cast<double>(shape.decodes + shape.chunks.size());
   cost.host += times_ratio(kTicksPerNs, times_.host_step_ns + times_.host_request_ns * requests);
   return cost;
@@ -75,19 +62,8 @@ StepRange ServerCost::range(const StepShape& shape) {
 }
 
 std::vector<StepPart> ServerCost::ops(const StepShape& shape) {
-  std::vector<StepPart> parts = below().ops(shape);
-  if (parts.empty()) return parts;
   const Ticks whole = below().step(shape).device;
-  const Ticks device = scaled(shape, whole);
-  const double ratio = ratio_of(device, whole);
-  Ticks sum = 0;
-  for (StepPart& part : parts) {
-    part.each = static_cast<Ticks>(std::floor(static_cast<double>(part.each) * ratio));
-    sum += part.each * part.times;
-  }
-  parts.push_back({"rounding", PartKind::kSample, PartPlace::kAfter, 1, std::max<Ticks>(0, device - sum),
-                   Evidence::kInterpolated});
-  return parts;
+  return scaled_to(scaled(shape, whole), whole, below().ops(shape));
 }
 
 }  // namespace kvtwin

@@ -19,6 +19,7 @@
 #include "models/catalog/catalog.h"
 #include "models/cost/all_reduce.h"
 #include "models/cost/pass_cost.h"
+#include "models/cost/range_end_cost.h"
 #include "models/cost_tables/cost_factory.h"
 #include "models/cost_tables/derived_device.h"
 #include "models/cost_tables/measured_device.h"
@@ -271,6 +272,20 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
 
+// Steps at one end of their ranges, where the scenario asks for that. Null: an error was added.
+std::unique_ptr<CostModel> at_range_end(const Scenario& scenario, bool measured,
+                                        std::unique_ptr<CostModel> made, Errors* errors) {
+  const std::string& wanted = scenario.values.cost().step_times();
+  if (made == nullptr || wanted == "expected") return made;
+  if (!measured) {
+    errors->push_back({scenario.where("cost.step_times"),
+                       fmt::format("{} is an end of a range, and the cost model has no ranges", wanted),
+                       "\"expected\"; or a cost.profile of kvtwin calibrate device"});
+    return nullptr;
+  }
+  return std::make_unique<RangeEndCost>(wanted == "low" ? RangeEnd::kLow : RangeEnd::kHigh, std::move(made));
+}
+
 }  // namespace
 
 std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Errors* errors) {
@@ -281,8 +296,10 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   // again.
   if (out->server) spec.device.sustained_fraction = {};
   std::unique_ptr<CostModel> made = make_base_cost(scenario, of, &spec, out, errors);
-  if (made == nullptr || !out->server) return made;
-  return std::make_unique<ServerCost>(out->server->times, std::move(made));
+  if (made != nullptr && out->server)
+    made = std::make_unique<ServerCost>(out->server->times, std::move(made));
+  const bool measured = spec.profile.ends_with(".textproto");
+  return at_range_end(scenario, measured, std::move(made), errors);
 }
 
 }  // namespace kvtwin

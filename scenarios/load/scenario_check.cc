@@ -266,6 +266,7 @@ void check_scenario(const Scenario& scenario, Errors* errors) {
   check.range("cost.group_ns", values.cost().group_ns(), 0.0, 1e6);
   check.range("cost.reclaim_ns", values.cost().reclaim_ns(), 0.0, 1e9);
   check.choice("cost.compressions", values.cost().compressions(), {"roofline", "free"});
+  check.choice("cost.step_times", values.cost().step_times(), {"expected", "low", "high"});
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });

@@ -50,6 +50,13 @@ class CalibrateOperations(CommandLine):
                             f"--set=cost.profile={self.folder}/learnt.textproto")
         self.assertNotIn("was not measured", again.out)
 
+    def test_a_run_at_the_ends_of_its_steps_ranges_lies_around_the_expected_one(self):
+        low, expected, high = [self.kvtwin("run", SNAPKV, "--quiet", "--no-write", "--format=jsonl", f"--set=cost.step_times={end}").json
+                               for end in ("low", "expected", "high")]
+        for figure in ("elapsed_s", "tpot_mean_ms", "ttft_mean_ms"):
+            self.assertLess(low[figure], expected[figure])
+            self.assertLess(expected[figure], high[figure])
+
     def test_a_profile_without_operations_takes_those_of_other_gpus_and_says_so(self):
         device = (MODELS / "measured" / "h100.textproto").read_text()
         alone = self.folder / "device.textproto"
