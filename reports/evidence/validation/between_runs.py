@@ -35,7 +35,7 @@ def steps_of(kvtwin, folder, scenarios):
 
 
 def main():
-    kvtwin, *folders = sys.argv[1:3 + 1]
+    kvtwin, *folders = sys.argv[1:4]
     left_out = set(sys.argv[4:])
     names = [{one.name for one in pathlib.Path(folder).iterdir() if (SUITE / f"{one.name}.textproto").exists()} for folder in folders]
     common = sorted(names[0] & names[1] - left_out)
