@@ -4,7 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
-#include "engine/methods/chat_renderer.h"
+#include "engine/chat/chat_renderer.h"
 
 namespace kvtwin::cpu {
 

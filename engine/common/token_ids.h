@@ -46,7 +46,7 @@ struct TokenIdOptions {
   // requests lose the identity of positions after their prompt.
   bool outputs_unknown = false;
   // Ids from the trace: the request's prompt, then its output; empty if it has none. kContentToken
-  // (engine/methods/chat_renderer.h) stands for an id that is derived. Called when the request is sent. Null:
+  // (engine/chat/chat_renderer.h) stands for an id that is derived. Called when the request is sent. Null:
   // no request has any.
   std::function<std::vector<uint32_t>(RequestId)> given{};
 };

@@ -1,6 +1,5 @@
 // RangeEndCost prices every step at one end of its range: what a run takes if all steps are as fast, or as
-// slow, as in nine of ten cases. Steps of a real run are not all at the same end, so its figures lie well
-// inside.
+// slow, as in nine of ten cases. Steps of a real run are not all at the same end.
 
 #ifndef KVTWIN_MODELS_COST_RANGE_END_COST_H_
 #define KVTWIN_MODELS_COST_RANGE_END_COST_H_

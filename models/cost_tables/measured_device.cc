@@ -99,8 +99,9 @@ Result<MeasuredOperations> operations_from(const v1::MeasuredOperations& in, con
                       "0 to 100, of 1");
   for (const v1::MeasuredOperation& one : in.price()) {
     if (!is_family(one.of()))
-      return make_error(where, fmt::format("operations: \"{}\" is no family", one.of()),
-                        "one of models/cost_tables/operation_cost.h's");
+      return make_error(where, fmt::format("operations: \"{}\" is not a family of operations", one.of()),
+                        "delete the file's operations; kvtwin calibrate device --operations=FILE measures "
+                        "them again");
     const bool twice = std::any_of(out.prices.begin(), out.prices.end(),
                                    [&](const MeasuredOperations::Price& had) { return had.of == one.of(); });
     if (twice) return make_error(where, fmt::format("operations: {} is there twice", one.of()), "one price");

@@ -1,6 +1,6 @@
 // ChatPrompts provides the token ids of a trace's requests in a chat template (replay.chat_template): the
 // trace's own, where it has ids of the model's vocabulary, else ids that are rendered from the roles and
-// lengths of its spans (engine/methods/chat_renderer.h).
+// lengths of its spans (engine/chat/chat_renderer.h).
 //
 // Spans without a role, and tokens of a prompt beyond its spans, are texts of the user.
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/methods/chat_renderer.h"
+#include "engine/chat/chat_renderer.h"
 #include "traces/format/sink.h"
 #include "traces/format/trace_tokens.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "engine/methods/role_tagger.h"
+#include "engine/chat/role_tagger.h"
 #include "models/catalog/catalog.h"
 #include "models/files/textproto.h"
 #include "scenarios/load/names.h"

@@ -8,7 +8,7 @@
 #include "engine/base/prng.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/store/prefix_index.h"
-#include "engine/methods/chat_renderer.h"
+#include "engine/chat/chat_renderer.h"
 #include "engine/router/router.h"
 
 namespace kvtwin {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "engine/methods/chat_renderer.h"
+#include "engine/chat/chat_renderer.h"
 
 using namespace kvtwin;
 

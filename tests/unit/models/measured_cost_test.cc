@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "models/cost/chunk_tiles.h"
 #include "models/cost/graph_shapes.h"
 #include "models/cost/recent_load.h"
 #include "models/cost_tables/cost_factory.h"
@@ -73,6 +74,31 @@ TEST_CASE("measured cost: a step is the sum of its measured operations") {
   const StepCost beyond = m->step(decodes(1, 10'000, 100));
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
   CHECK(us_of(beyond.device - on.device) == doctest::Approx(3 * 9).epsilon(1e-3));
+}
+
+TEST_CASE("measured cost: chunks beyond the measured contexts keep the time of a unit of work") {
+  // The last two contexts differ by more than their work: the table's trend must not go on.
+  MeasuredDevice steep = device();
+  for (MeasuredTable& table : steep.tables)
+    if (table.operation == "chunk attention") table.at[3] = us(240);
+  const auto m = model(steep);
+  const auto attention = [&](uint32_t context) {
+    const ChunkShape chunk{128, context, 0};
+    StepShape shape;
+    shape.tokens = shape.tokens_padded = 128;
+    shape.chunks = {&chunk, 1};
+    for (const StepPart& part : m->ops(shape))
+      if (part.kind == PartKind::kAttention) return std::pair(us_of(part.each), part.evidence);
+    return std::pair(0.0, Evidence::kRoofline);
+  };
+  ChunkTiles tiles(1, 4, 4);
+  const auto work = [&](uint32_t context) {
+    const ChunkShape chunk{128, context, 0};
+    return tiles.makespan({&chunk, 1}) + 2;
+  };
+  CHECK(attention(1024).first == doctest::Approx(240).epsilon(1e-3));
+  CHECK(attention(4096).first == doctest::Approx(240 * work(4096) / work(1024)).epsilon(1e-3));
+  CHECK(attention(4096).second == Evidence::kExtrapolated);
 }
 
 TEST_CASE("measured cost: parts sum to the step, and ranges contain it") {

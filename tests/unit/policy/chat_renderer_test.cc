@@ -1,4 +1,4 @@
-#include "engine/methods/chat_renderer.h"
+#include "engine/chat/chat_renderer.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/methods/role_tagger.h"
+#include "engine/chat/role_tagger.h"
 
 #include <doctest/doctest.h>
 

@@ -12,6 +12,7 @@ File = collections.namedtuple("File", "path text")  # the path from the project'
 # each other (folder_cycles).
 MAY_INCLUDE = {folder: tuple(allowed.split()) for folder, allowed in {
     "engine/base/": "engine/base/",
+    "engine/chat/": "engine/base/ engine/chat/",
     "engine/kv/": "engine/base/ engine/kv/",
     "engine/kv/store/": "engine/base/ engine/kv/",
     "engine/kv/managers/": "engine/base/ engine/kv/ engine/methods/",
@@ -22,7 +23,7 @@ MAY_INCLUDE = {folder: tuple(allowed.split()) for folder, allowed in {
     "engine/runtime/": "engine/base/ engine/router/ engine/runtime/ engine/scheduler/",
     "engine/metrics/": "engine/base/ engine/metrics/ engine/runtime/",
     "engine/recorder/": "engine/base/ engine/kv/ engine/methods/ engine/recorder/ engine/runtime/ traces/proto/",
-    "engine/common/": "engine/base/ engine/common/ engine/kv/ engine/methods/ engine/runtime/ kernels/ models/",
+    "engine/common/": "engine/base/ engine/chat/ engine/common/ engine/kv/ engine/methods/ engine/runtime/ kernels/ models/",
     "engine/cpu/": "engine/base/ engine/common/ engine/cpu/ engine/methods/ engine/runtime/ kernels/ models/",
     "engine/cuda/": "engine/base/ engine/common/ engine/cpu/compression/ engine/cuda/ engine/methods/ engine/runtime/ "
                     "engine/steps/ kernels/ models/",

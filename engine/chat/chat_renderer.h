@@ -12,14 +12,14 @@
 // * Content is kContentToken; of an image it is the template's image token.
 // * Ids depend on nothing that follows, so equal prefixes of prompts have equal ids.
 
-#ifndef KVTWIN_ENGINE_METHODS_CHAT_RENDERER_H_
-#define KVTWIN_ENGINE_METHODS_CHAT_RENDERER_H_
+#ifndef KVTWIN_ENGINE_CHAT_CHAT_RENDERER_H_
+#define KVTWIN_ENGINE_CHAT_CHAT_RENDERER_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "engine/methods/role_tagger.h"
+#include "engine/chat/role_tagger.h"
 
 namespace kvtwin {
 
@@ -62,4 +62,4 @@ class ChatRenderer {
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METHODS_CHAT_RENDERER_H_
+#endif  // KVTWIN_ENGINE_CHAT_CHAT_RENDERER_H_

@@ -12,8 +12,8 @@
 // marker is user text of turn 0. O(1) per token. Roles are append-only, except that the header of a user
 // message gets its turn with the first token after it.
 
-#ifndef KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
-#define KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
+#ifndef KVTWIN_ENGINE_CHAT_ROLE_TAGGER_H_
+#define KVTWIN_ENGINE_CHAT_ROLE_TAGGER_H_
 
 #include <cstdint>
 #include <span>
@@ -103,4 +103,4 @@ std::vector<RoleRun> runs_of(std::span<const TokenRole> roles);
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_METHODS_ROLE_TAGGER_H_
+#endif  // KVTWIN_ENGINE_CHAT_ROLE_TAGGER_H_

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/methods/role_tagger.h"
+#include "engine/chat/role_tagger.h"
 
 namespace kvtwin {
 namespace {
