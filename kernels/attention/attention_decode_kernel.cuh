@@ -33,8 +33,11 @@ struct Cursor {
     info = {raw.x, raw.y, raw.z, raw.w};
     blocks = blocks_of(info.tokens);
   }
+  // REQUIRES: a later sequence has blocks.
   __device__ void open_next(const DecodeSequence* table) {
-    open(sequence + 1, 0, __ldg(reinterpret_cast<const uint4*>(table + sequence + 1)));
+    do {
+      open(sequence + 1, 0, __ldg(reinterpret_cast<const uint4*>(table + sequence + 1)));
+    } while (blocks == 0);
   }
 };
 
@@ -90,9 +93,7 @@ struct Worker {
   __device__ void fill(uint32_t stage) {
     const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
     const uint32_t token = reading.block * kDecodeBlockTokens;
-    if (reading.info.tokens == 0) {
-      if (lane == 0) barrier_arrive(bar);
-    } else if constexpr (kTables == Tables::kListed) {
+    if constexpr (kTables == Tables::kListed) {
       fill_listed(stage, token);
     } else if constexpr (kTables == Tables::kSingle) {
       const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
@@ -221,7 +222,7 @@ __device__ void work(Worker<Geometry>& worker, const WarpSplit& split, Merger<Ge
     barrier_wait(worker.barriers + 8 * stage, parity);
     const uint32_t valid = here.info.tokens - here.block * kDecodeBlockTokens;
     if (valid < kDecodeBlockTokens) worker.clear_values_from(stage, valid);
-    if (valid > 0) worker.attend(stage, valid, query, &part);
+    worker.attend(stage, valid, query, &part);
     __syncwarp();
     if (worker.reading_left > 0) {
       worker.fill(stage);
@@ -241,6 +242,48 @@ __device__ void work(Worker<Geometry>& worker, const WarpSplit& split, Merger<Ge
   }
 }
 
+// Writes the zeros of sequences without tokens: a warp checks 32 sequences, and neighbouring warps are on
+// different SMs.
+template <int kDim>
+class EmptySequences {
+ public:
+  // The first 32 are loaded before the warp's split and used behind it, so that no warp waits for them.
+  __device__ explicit EmptySequences(const DecodeArgs& args, const DecodeShape& shape)
+      : args_(args), shape_(shape), lane_(threadIdx.x % 32), at_(threadIdx.x / 32 * gridDim.x + blockIdx.x) {
+    load();
+  }
+
+  __device__ void clear() {
+    while (at_ * 32 < shape_.sequences) {
+      for (uint32_t empty = __ballot_sync(kAllLanes, tokens_ == 0); empty != 0; empty &= empty - 1)
+        clear_rows(__shfl_sync(kAllLanes, q_row_, __ffs(empty) - 1));
+      at_ += gridDim.x * kDecodeWarps;
+      load();
+    }
+  }
+
+ private:
+  __device__ void load() {
+    const uint32_t i = at_ * 32 + lane_;
+    tokens_ = 1;
+    if (i >= shape_.sequences) return;
+    uint32_t table, column;  // of the same 16 bytes
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q_row_), "=r"(table), "=r"(tokens_), "=r"(column)
+                 : "l"(args_.table + i));
+  }
+  __device__ void clear_rows(uint32_t q_row) const {
+    auto* const out = reinterpret_cast<uint4*>(args_.out + size_t{q_row} * kDim);
+    for (uint32_t i = lane_; i < shape_.group * kDim / 8; i += 32) out[i] = {};
+  }
+
+  const DecodeArgs& args_;
+  const DecodeShape& shape_;
+  const uint32_t lane_;
+  uint32_t at_;  // which 32 sequences
+  uint32_t q_row_ = 0, tokens_ = 1;
+};
+
 template <class Geometry>
 __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     decode_kernel(const __grid_constant__ DecodeShape shape, const __grid_constant__ DecodeArgs args) {
@@ -258,10 +301,12 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   __syncwarp();
   Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
   merger.forget();
+  EmptySequences<Geometry::kDim> empty(args, shape);
   if (split.blocks > 0) {
     Worker<Geometry> worker(shape, args, shared_address(shared) + warp * Geometry::kRing, barriers);
     work(worker, split, merger);
   }
+  empty.clear();
   __syncthreads();
   merger.merge();
 }

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     __syncthreads();
   }
   __syncthreads();
-  const uint32_t ctas = min(shape.ctas, before);
+  const uint32_t ctas = max(1u, min(shape.ctas, before));
   const DecodePlan cuts{before, ctas, before / ctas, before % ctas};
   if (threadIdx.x == 0) *plan = cuts;
   for (uint32_t g = threadIdx.x; g < shape.ctas * kDecodeWarps; g += kPlanThreads) {

@@ -58,9 +58,11 @@ template <class Plan>
 __host__ __device__ inline WarpSplit* fractions_of(Plan* plan) {
   return reinterpret_cast<WarpSplit*>(plan + 1);
 }
-// An empty sequence counts as one block without tokens, so that a warp writes its zeros.
+// An empty sequence (a row of padding) has no block. Its zeros are written beside the splits: opening a
+// sequence takes two dependent loads, and as blocks all empty sequences would fall to one warp, for which
+// the others wait.
 __host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {
-  return tokens == 0 ? 1 : (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
+  return (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
 }
 
 // Layout of the workspace: arrival counters by (sequence, head), then two partial results per CTA: one of the
@@ -94,7 +96,8 @@ __device__ inline uint32_t sum_up_to_me(uint32_t value, uint32_t* warp_sums) {
   return before + value;
 }
 
-// The last sequence that starts at or before `block`.
+// The last sequence that starts at or before `block`, so one with blocks: an empty one starts where the next
+// one does.
 __device__ inline uint32_t sequence_of(uint32_t block, const uint32_t* first_block, uint32_t sequences) {
   uint32_t low = 0, high = sequences;
   while (high - low > 1) {

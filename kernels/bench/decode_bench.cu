@@ -66,6 +66,13 @@ BENCHMARK_CAPTURE(decode, listed_half, uniform, false, 4)->Apply(dropped_slots);
 BENCHMARK_CAPTURE(decode, listed_eighth, uniform, false, 1)->Apply(dropped_slots);
 BENCHMARK_CAPTURE(decode, one_hot, one_hot, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, ten_ninety, ten_ninety, false)->Apply(ragged);
+// Steps that are padded to a captured size, beside the same steps without padding.
+void beside_padding(benchmark::internal::Benchmark* b) {
+  b->Args({5, 5000})->Args({12, 3000})->Args({35, 2048})->Args({100, 900});
+  b->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK_CAPTURE(decode, alone, uniform, false)->Apply(beside_padding);
+BENCHMARK_CAPTURE(decode, padded, padded, false)->Apply(beside_padding);
 BENCHMARK_CAPTURE(decode, plan, uniform, true)
     ->Args({1, 8192})
     ->Args({32, 8192})

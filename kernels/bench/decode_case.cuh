@@ -43,6 +43,12 @@ inline std::vector<uint32_t> ten_ninety(uint32_t requests, uint32_t tokens) {
   for (uint32_t i = 0; i < requests * kKvHeads; ++i) out.push_back(tokens * (i % 2 ? 9 : 1) / 10);
   return out;
 }
+// The same requests and rows of padding up to the next captured size.
+inline std::vector<uint32_t> padded(uint32_t requests, uint32_t tokens) {
+  std::vector<uint32_t> out = uniform(requests, tokens);
+  out.resize(size_t{(requests + 7) / 8 * 8} * kKvHeads);
+  return out;
+}
 
 // Inputs of a step: `requests` requests of up to `tokens` tokens, in as many sets of pages as exceed L2.
 struct DecodeCase {

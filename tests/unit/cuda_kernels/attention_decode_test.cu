@@ -64,6 +64,32 @@ TEST_CASE("decode: any number of CTAs gives the same bits, and a second launch f
   }
 }
 
+TEST_CASE("decode: padding changes no bit of other rows, and its own output is zero") {
+  for (const uint32_t padding : {1u, 8u, 31u, 56u, 40'000u}) {
+    CAPTURE(padding);
+    std::vector<uint32_t> tokens = {2000, 3, 0, 777, 16, 0, 0, 5000, 1};
+    const size_t real = tokens.size();
+    tokens.resize(real + padding);
+    DecodeProblem p({128, 4, 16, 1, 0, 132}, tokens, padding);
+    run(&p);
+    CHECK(p.error() < kTolerance);
+    const auto padded = p.out.read();
+    p.shape.sequences = static_cast<uint32_t>(real);
+    KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
+    KVT_CUDA(cudaMemset(p.workspace.get(), 0, p.workspace.bytes()));
+    run(&p);
+    const size_t numbers = real * p.shape.group * p.shape.head_dim;
+    CHECK(std::memcmp(padded.data(), p.out.read().data(), numbers * 2) == 0);
+    for (size_t i = numbers; i < padded.size(); ++i) REQUIRE(static_cast<float>(padded[i]) == 0);
+  }
+}
+
+TEST_CASE("decode: no sequence has tokens") {
+  DecodeProblem p({128, 4, 16, 1, 0, 132}, std::vector<uint32_t>(70, 0), 1);
+  run(&p);
+  for (const __nv_bfloat16 value : p.out.read()) REQUIRE(static_cast<float>(value) == 0);
+}
+
 TEST_CASE("decode: pages of several heads, each in its column") {
   for (const uint32_t heads : {2u, 4u, 8u}) {
     DecodeProblem p({128, 4, 16, heads, 0, 132}, repeated({100, 1, 640, 17}, heads), heads);
