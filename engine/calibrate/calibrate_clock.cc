@@ -48,8 +48,7 @@ void Calibration::after_load() {
     if (tokens < kDecodeRowsMax) continue;
     for (const auto& [load, us] : chunk_runs_->by_load(tokens)) {
       const bool full = load == kSustainedLoad && tokens > kDecodeRowsMax;
-      tables_.keep("chunk after load", shapes_.model, tokens, load,
-                   full ? chunk_runs_->taken({tokens, 0}) : us);
+      tables_.keep("chunk after load", shapes_.model, tokens, load, full ? chunk_runs_->taken(tokens) : us);
     }
   }
   small_after_load();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -74,8 +75,8 @@ void Calibration::figure(const std::string& name, const char* unit, const std::v
 // Lets the clock recover from chunks.
 void Calibration::wait_idle() { rest(plain_.get()); }
 
-// The operations of a step that was timed with events, `half` steps after its start. `attention`: includes
-// the operations that depend on contexts.
+// The operations of a step that was timed with events. `attention`: includes the operations that depend on
+// contexts.
 TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bool attention) const {
   const bool chunk = !at.chunks.empty();
   const uint32_t padded = at.shape.tokens_padded, samples = at.shape.logits_rows;
@@ -112,16 +113,22 @@ TimedStep Calibration::parts_of(const StepTimes& timed, const BenchShape& at, bo
   return found;
 }
 
-// Attention of a step that was not timed by operation: the difference to a step with a shorter context.
-TimedStep Calibration::attention_of(const BenchShape& at, const Measured& wall) const {
-  const bool chunk = !at.chunks.empty();
-  const uint32_t rows = chunk ? at.chunks[0].tokens : at.shape.decodes;
-  const uint32_t context = chunk ? at.chunks[0].context : static_cast<uint32_t>(at.shape.decode_context_sum);
-  const Operation operation = chunk ? Operation::kChunkAttention : Operation::kDecodeAttention;
-  return {.parts = {{name_of(operation), shapes_.heads, rows, context, {}, 0, true, true}},
+// Decodes that were not timed by operation: attention is the difference to a step with a shorter context.
+// `beside` was measured next to it.
+TimedStep Calibration::attention_of(const BenchShape& at, const Measured& wall,
+                                    const Measured& beside) const {
+  const auto context = static_cast<uint32_t>(at.shape.decode_context_sum);
+  return {.parts = {{name_of(Operation::kDecodeAttention),
+                     shapes_.heads,
+                     at.shape.decodes,
+                     context,
+                     {},
+                     0,
+                     true,
+                     true}},
           .wall = wall,
-          .chunk = chunk,
-          .rows = rows};
+          .beside = beside,
+          .rows = at.shape.decodes};
 }
 
 void Calibration::note_clocks() {
@@ -132,8 +139,8 @@ void Calibration::note_clocks() {
 
 // Every captured number of rows with short contexts.
 void Calibration::short_decodes() {
-  wait_idle();
-  wait_idle();
+  plain_->series(std::vector<BenchRequest>(kRestRequests, BenchRequest{1, 512, true}), kRestRequests,
+                 kSettledUs);
   for (const uint32_t count : rows_) {
     if (count > kDecodeRowsMax) continue;
     const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
@@ -153,59 +160,56 @@ void Calibration::short_decodes() {
 
 void Calibration::long_decodes() {
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
+    const std::vector<BenchRequest> short_ones(count, BenchRequest{1, kShortContext, true});
+    const Measured beside = measured_of(plain_->measure(short_ones, count, kDecodeWarm, kDecodeSteps).wall);
     for (const uint32_t context : {512u, 2048u, 8192u, 32768u}) {
       if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
       const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
       if (!plain_->fits(requests)) continue;
       const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
-      tables_.add(
-          attention_of(BenchShape(requests, count, kDecodeWarm + kDecodeSteps / 2), measured_of(plain.wall)));
+      tables_.add(attention_of(BenchShape(requests, count, kDecodeWarm + kDecodeSteps / 2),
+                               measured_of(plain.wall), beside));
     }
   }
   say("decodes are measured");
 }
 
-std::vector<ChunkRuns::Size> Calibration::chunk_sizes() const {
-  std::vector<ChunkRuns::Size> out;
-  for (const uint32_t count : rows_) {
-    if (count > kDecodeRowsMax) out.push_back({count, 0});
-  }
-  for (const uint32_t tokens : {16u, 64u, 128u, 256u, 512u, 1024u, 2048u, 4096u}) {
-    if (tokens > rows_.back()) continue;
-    for (const uint32_t context : {0u, 1024u, 4096u, 12288u, 32768u}) {
-      if (context > (request_.quick ? 2048u : tokens > 2048 ? 8192u : 32768u)) continue;
-      const BenchRequest chunk{tokens, context, true};
-      if ((context > 0 || tokens <= kDecodeRowsMax) && plain_->fits({&chunk, 1}))
-        out.push_back({tokens, context});
-    }
-  }
-  std::sort(out.begin(), out.end());
+std::vector<uint32_t> Calibration::chunk_tokens() const {
+  std::vector<uint32_t> out{16, 64, 128, 256};
+  std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(out),
+               [](uint32_t rows) { return rows > kDecodeRowsMax; });
   return out;
 }
 
 // Measures all chunks once more, and a period of chunks without pauses.
 void Calibration::pass_over_chunks() {
-  chunk_runs_->pass(chunk_sizes());
+  chunk_runs_->pass(chunk_tokens());
   busy_period(kBusyAgainUs);
   say("chunks were passed over");
 }
 
-// Stores the operations of chunks and the durations of their steps over all passes.
+TimedStep Calibration::timed_chunk(uint32_t tokens, uint32_t context) {
+  const BenchRequest chunk{tokens, context, true};
+  wait_idle();
+  const StepTimes timed =
+      timed_->measure({&chunk, 1}, tokens, warm_steps(tokens), std::max(3u, chunk_steps(tokens) / 2));
+  note_clocks();
+  return parts_of(timed, BenchShape({&chunk, 1}, tokens, 0), std::has_single_bit(tokens));
+}
+
+// Stores the operations of chunks, and the durations of their steps over all passes. Attention behind
+// contexts is timed by itself: the clock changes whole steps by more than attention takes.
 void Calibration::chunks() {
-  for (const auto& [tokens, context] : chunk_sizes()) {
-    const BenchRequest bench_request{tokens, context, true};
-    const BenchShape at({&bench_request, 1}, tokens, 0);
-    if (context > 0) {
-      tables_.add(attention_of(at, chunk_runs_->taken({tokens, context})));
-      continue;
-    }
-    wait_idle();
-    const StepTimes timed = timed_->measure({&bench_request, 1}, tokens, warm_steps(tokens),
-                                            std::max(3u, chunk_steps(tokens) / 2));
-    TimedStep step = parts_of(timed, at, std::has_single_bit(tokens));
-    step.wall = chunk_runs_->taken({tokens, 0});
+  for (const uint32_t tokens : chunk_tokens()) {
+    TimedStep step = timed_chunk(tokens, 0);
+    step.wall = chunk_runs_->taken(tokens);
     tables_.add(std::move(step));
-    note_clocks();
+    if (!std::has_single_bit(tokens)) continue;
+    for (const uint32_t context : {1024u, 4096u, 12288u, 32768u}) {
+      const BenchRequest chunk{tokens, context, true};
+      if (!timed_->fits({&chunk, 1})) continue;
+      if (context <= (request_.quick ? 2048u : 32768u)) tables_.add(timed_chunk(tokens, context));
+    }
   }
   say("chunks are measured");
 }

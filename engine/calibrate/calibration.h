@@ -40,13 +40,14 @@ class Calibration {
   Result<void> make();
   Result<std::unique_ptr<StepBench>> bench(bool timed);
   TimedStep parts_of(const StepTimes& timed, const BenchShape& at, bool attention) const;
-  TimedStep attention_of(const BenchShape& at, const Measured& wall) const;
+  TimedStep attention_of(const BenchShape& at, const Measured& wall, const Measured& beside) const;
   void note_clocks();
   void short_decodes();
   void long_decodes();
   void after_chunks();
-  std::vector<ChunkRuns::Size> chunk_sizes() const;
+  std::vector<uint32_t> chunk_tokens() const;
   void pass_over_chunks();
+  TimedStep timed_chunk(uint32_t tokens, uint32_t context);
   void chunks();
   Result<void> launches();
   std::string page_shape(uint32_t page_tokens) const;  // bytes of a page, all layers

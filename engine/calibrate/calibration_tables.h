@@ -30,7 +30,8 @@ struct TimedStep {
     bool attention = false;
   };
   std::vector<Part> parts;
-  Measured wall;  // of the whole step, without events
+  Measured wall;    // of the whole step, without events; 0: only its operations were timed
+  Measured beside;  // without events: that of the step with the shortest context, measured next to this one
   uint32_t events = 0;
   bool chunk = false;
   uint32_t rows = 0;  // tokens of the chunk, or requests that decode
@@ -61,13 +62,13 @@ class CalibrationTables {
 
  private:
   struct Base {
-    Measured wall;
-    double attention = 0, host = 0;
+    double attention = 0, host = 0, event = 0;
   };
   const Measured* find(const TimedStep::Part& part) const;
   double fraction(const TimedStep& step, double event) const;
   Base take_first(const TimedStep& step, double event);
   void take_further(const TimedStep& step, const Base& base);
+  Measured longer_step(const TimedStep& step, const Base& base) const;
 
   const std::string model_;
   const double layers_;

@@ -9,40 +9,37 @@
 
 namespace kvtwin::cuda {
 
-void ChunkRuns::pass(const std::vector<Size>& sizes) {
-  std::vector<size_t> order(sizes.size());
+void ChunkRuns::pass(const std::vector<uint32_t>& tokens) {
+  std::vector<size_t> order(tokens.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const uint64_t pass = passes_++;
   std::sort(order.begin(), order.end(), [pass](size_t a, size_t b) {
     return draw({pass, a}) < draw({pass, b});
   });
-  for (const size_t i : order) visit(sizes[i]);
-}
-
-void ChunkRuns::visit(const Size& size) {
-  if (size.first <= kDecodeRowsMax) between_decodes(size);
-  if (size.first < kDecodeRowsMax) return;
-  without_pause(size);
-}
-
-void ChunkRuns::between_decodes(const Size& size) {
-  const BenchRequest chunk{size.first, size.second, true};
-  const std::vector<BenchRequest> decodes(kRestRequests, BenchRequest{1, 512, true});
-  for (uint32_t i = 0; i < kChunksBetween; ++i) {
-    bench_.series(decodes, kRestRequests, kBetweenUs);
-    taken_[size].push_back(bench_.series({&chunk, 1}, size.first, 1).front());
+  for (const size_t i : order) {
+    if (tokens[i] <= kDecodeRowsMax) between_decodes(tokens[i]);
+    if (tokens[i] >= kDecodeRowsMax) without_pause(tokens[i]);
   }
 }
 
-void ChunkRuns::without_pause(const Size& size) {
-  const BenchRequest chunk{size.first, size.second, true};
+void ChunkRuns::between_decodes(uint32_t tokens) {
+  const BenchRequest chunk{tokens, 0, true};
+  const std::vector<BenchRequest> decodes(kRestRequests, BenchRequest{1, 512, true});
+  for (uint32_t i = 0; i < kChunksBetween; ++i) {
+    bench_.series(decodes, kRestRequests, kBetweenUs);
+    taken_[tokens].push_back(bench_.series({&chunk, 1}, tokens, 1).front());
+  }
+}
+
+void ChunkRuns::without_pause(uint32_t tokens) {
+  const BenchRequest chunk{tokens, 0, true};
   rest(&bench_);
   double spent = 0;
-  for (const double us : bench_.series({&chunk, 1}, size.first, kLoadWindowUs + kShortBusyUs)) {
+  for (const double us : bench_.series({&chunk, 1}, tokens, kLoadWindowUs + kShortBusyUs)) {
     const double load = std::min(1.0, spent / kLoadWindowUs);
-    if (load == 1 && size.first > kDecodeRowsMax) taken_[size].push_back(us);
+    if (load == 1 && tokens > kDecodeRowsMax) taken_[tokens].push_back(us);
     const auto step = static_cast<uint32_t>(std::lround(load * kLoadSteps));
-    if (size.second == 0) loads_[size.first][step * kSustainedLoad / kLoadSteps].push_back(us);
+    loads_[tokens][step * kSustainedLoad / kLoadSteps].push_back(us);
     spent += us;
   }
 }

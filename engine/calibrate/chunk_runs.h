@@ -1,6 +1,6 @@
-// ChunkRuns measures steps with one prompt chunk, repeatedly over the whole calibration. Each measurement
-// begins after idle time, so that the clock is in the same state; repetitions limit the effect of one
-// disturbed measurement.
+// ChunkRuns measures steps with one prompt chunk without a context, repeatedly over the whole calibration.
+// Each measurement begins after idle time, so that the clock is in the same state; repetitions limit the
+// effect of one disturbed measurement.
 //
 // A chunk of many rows is computed without pauses until the window on which prices depend is full, and for a
 // while after that. The first step is the duration of a chunk after idle time; tables contain the steps after
@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "engine/calibrate/calibration_tables.h"
@@ -23,29 +22,25 @@ namespace kvtwin::cuda {
 
 class ChunkRuns {
  public:
-  using Size = std::pair<uint32_t, uint32_t>;  // tokens, context
-
   // `bench` must outlive this.
   explicit ChunkRuns(StepBench* bench) : bench_(*bench) {}
 
-  // Measures all sizes once, in another order each time.
-  void pass(const std::vector<Size>& sizes);
-  // Measures one size, of either kind.
-  void visit(const Size& size);
+  // Measures chunks of all these sizes once, in another order each time.
+  void pass(const std::vector<uint32_t>& tokens);
 
   // The table entry of a size. REQUIRES: it was measured.
-  Measured taken(const Size& size) const { return middle_of(taken_.at(size)); }
-  // For chunks of many rows without context: durations in `kLoadSteps` steps, by the fraction of the
-  // preceding window that was spent on chunks, in permille.
+  Measured taken(uint32_t tokens) const { return middle_of(taken_.at(tokens)); }
+  // For chunks of many rows: durations in `kLoadSteps` steps, by the fraction of the preceding window that
+  // was spent on chunks, in permille.
   std::map<uint32_t, Measured> by_load(uint32_t tokens) const;
 
  private:
-  void between_decodes(const Size& size);
-  void without_pause(const Size& size);
+  void between_decodes(uint32_t tokens);
+  void without_pause(uint32_t tokens);
 
   StepBench& bench_;
   uint64_t passes_ = 0;
-  std::map<Size, std::vector<double>> taken_;
+  std::map<uint32_t, std::vector<double>> taken_;
   std::map<uint32_t, std::map<uint32_t, std::vector<double>>> loads_;
 };
 

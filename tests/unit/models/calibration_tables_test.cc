@@ -59,10 +59,6 @@ TEST_CASE("calibration: operations of many rows are fractions of their steps' ti
   TimedStep slower = step(true, 1024, 52, 572);
   slower.parts[0].rows = 1024;
   tables.add(slower);
-  TimedStep further;
-  further.parts = {{"chunk attention", "a", 1024, 4096, {}, 0, true, true}};
-  further.wall = exact_us(600), further.chunk = true, further.rows = 1024;
-  tables.add(further);
   tables.take_steps();
   const std::vector<MeasuredTable> all = tables.tables();
   for (const auto& [i, wall] : {std::pair(0, 515.0), std::pair(1, 572.0)}) {
@@ -71,8 +67,37 @@ TEST_CASE("calibration: operations of many rows are fractions of their steps' ti
           doctest::Approx(wall));
     CHECK(table(all, "chunk host").at[at].us == doctest::Approx(0));
   }
-  CHECK(table(all, "chunk attention").at[2].us ==
-        doctest::Approx(table(all, "chunk attention").at[1].us + 28));
+}
+
+TEST_CASE("calibration: attention behind a context is timed by itself") {
+  CalibrationTables tables("m", 1);
+  tables.add(step(true, 512, 51, 505));
+  TimedStep first = step(true, 1024, 56, 555);
+  tables.add(first);
+  TimedStep further = step(true, 1024, 45, 0);
+  further.parts[1].context = 4096, further.parts[1].time = {81, 73, 89};
+  tables.add(further);
+  CHECK(tables.take_steps().event_us == doctest::Approx(1));  // it has no whole steps
+  const std::vector<MeasuredTable> all = tables.tables();
+  CHECK(table(all, "qkv").rows.size() == 2);
+  const MeasuredTable& attention = table(all, "chunk attention");
+  REQUIRE(attention.context == std::vector<uint32_t>{0, 0, 4096});
+  CHECK(attention.at[2].us == doctest::Approx(80));
+  CHECK(attention.at[2].p10 == doctest::Approx(72));
+  CHECK(attention.at[2].p90 == doctest::Approx(88));
+}
+
+TEST_CASE("calibration: attention of decodes is the difference to a step with a shorter context") {
+  CalibrationTables tables("m", 2);
+  tables.add(step(false, 64, 11, 105));
+  TimedStep further;
+  further.parts = {{"decode attention", "a", 64, 4096, {}, 0, true, true}};
+  further.wall = exact_us(143), further.beside = exact_us(115), further.rows = 64;
+  tables.add(further);
+  tables.take_steps();
+  const MeasuredTable attention = table(tables.tables(), "decode attention");
+  REQUIRE(attention.context == std::vector<uint32_t>{0, 4096});
+  CHECK(attention.at[1].us == doctest::Approx(attention.at[0].us + 14));
 }
 
 TEST_CASE("calibration: a table has the median of the measurements") {
