@@ -84,12 +84,10 @@ struct StepShape {
   // Time since the last step that computed prompts ended, and busy_ms at its end.
   uint32_t calm_ms = kCalm, busy_before_ms = 0;
   // Requests that choose the pages that they read (docs/design/methods/freekv.md), and whose part of
-  // decode_context_sum is what they read: their number, the pages that they choose from, and the pages that
-  // each may choose. pages_filled: pages of 16 tokens that the step completes, where they are stored
-  // elsewhere too.
+  // decode_context_sum is what they read: their number, and the pages that they choose from. pages_filled:
+  // pages of 16 tokens that the step completes, where they are stored elsewhere too.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
-  uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
   GraphUse graph = GraphUse::kReplayed;
   bool launched() const { return graph < GraphUse::kReplayed; }  // kernel by kernel

@@ -12,8 +12,8 @@ namespace kvtwin {
 namespace {
 
 // Relative: how much the same step differs between runs, which tables do not show. Nine of ten steps of two
-// machines with an H100 differ by less (reports/evidence/validation/between_runs.py).
-constexpr double kBetweenRuns = 0.017;
+// machines with an H200 differ by less (reports/evidence/validation/between_runs.py).
+constexpr double kBetweenRuns = 0.0124;
 
 double squared(double x) { return x * x; }
 
@@ -204,6 +204,7 @@ void MeasuredCost::take_clock(const MeasuredDevice& device, const std::string& m
     forgets_after_ = ticks_from_us(pause->value * 1e3);
     busy_from_ = from->value, busy_to_ = to->value;
     busy_first_ = busy_period->context.front(), busy_last_ = busy_period->context.back();
+    busy_rows_ = busy_period->rows.front();
   }
   const MeasuredTable* const decode_after = device.table("decode after load", model);
   if (decode_after != nullptr && !decode_after->context.empty()) {
@@ -347,14 +348,22 @@ double MeasuredCost::pace(const StepShape& shape) const {
     out *= ratio(after_load_.at(rows, shape.chunk_load).time.us,
                  after_load_.at(rows, unloaded ? 0 : kSustainedLoad).time.us);
   if (forgets_after_ > 0 && !unloaded) {
-    // The mean of five points of the range in which the other tables were measured.
-    double usual = 0;
-    for (int i = 0; i < 5; ++i)
-      usual += busy_curves_.at(rows, busy_from_ + (busy_to_ - busy_from_) * (i + 0.5) / 5).time.us / 5;
+    const double usual = usual_chunk(rows);
     const double now = std::clamp<double>(shape.busy_ms, busy_first_, busy_last_);
     out *= ratio(busy_curves_.at(rows, now).time.us, usual);
   }
   return out;
+}
+
+// The time of a chunk that other tables hold. Chunks of the size of the busy period have a time of their own
+// there, of fewer steps than the period has: it is replaced by the period's. Other sizes follow the mean of
+// five points of the range in which their tables were measured.
+double MeasuredCost::usual_chunk(double rows) const {
+  if (rows == busy_rows_ && load_window_ > 0) return after_load_.at(rows, kSustainedLoad).time.us;
+  double usual = 0;
+  for (int i = 0; i < 5; ++i)
+    usual += busy_curves_.at(rows, busy_from_ + (busy_to_ - busy_from_) * (i + 0.5) / 5).time.us / 5;
+  return usual;
 }
 
 std::vector<StepPart> MeasuredCost::dense_ops(uint32_t tokens) const {

@@ -141,6 +141,7 @@ class MeasuredCost final : public PartwiseCost {
   size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
   double pace(const StepShape& shape) const override;
   double decode_pace(const StepShape& shape) const;
+  double usual_chunk(double rows) const;
 
   std::vector<Op> dense(uint32_t tokens) const;
   std::vector<Op> head(uint32_t rows) const;
@@ -165,7 +166,8 @@ class MeasuredCost final : public PartwiseCost {
   double unloaded_rows_ = 0;
   Ticks load_window_ = 0, forgets_after_ = 0;  // 0: the effect of load was not measured
   double busy_from_ = 0, busy_to_ = 0;         // ms: where the other tables hold
-  double busy_first_ = 0, busy_last_ = 0;      // measured
+  double busy_first_ = 0, busy_last_ = 0;      // measured,
+  double busy_rows_ = 0;                       // with chunks of this size
   ChunkTiles tiles_;
   const uint32_t layers_;
   double interpolation_ = 0;  // 90th percentile of the relative error of held-out steps

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -20,11 +21,9 @@ struct FamilyRow {
 constexpr FamilyRow kFamilyRows[] = {
     {Family::kListedStep, "lists of a step", FamilyGroup::kLists},
     {Family::kRowSlot, "slot of a row and head", FamilyGroup::kLists},
-    {Family::kRowSlotIdle, "slot of a row and head after idle time", FamilyGroup::kLists},
     {Family::kTableEntry, "entry of a page table", FamilyGroup::kLists},
     {Family::kTable, "page table of a head group", FamilyGroup::kLists},
     {Family::kChunkPlan, "plan of a layer's chunks", FamilyGroup::kLayers},
-    {Family::kLaunch, "launched layer", FamilyGroup::kLayers},
     {Family::kGate, "layer of gates", FamilyGroup::kLayers},
     {Family::kGateRow, "row of a layer's gates", FamilyGroup::kLayers},
     {Family::kScoreRound, "layer's round of attention scores", FamilyGroup::kLayers},
@@ -35,19 +34,20 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kListedChunk, "entry of a chunk by lists", FamilyGroup::kLayers},
     {Family::kListedEntry, "entry of decodes by lists", FamilyGroup::kLayers},
     {Family::kChoice, "choice in a layer", FamilyGroup::kLayers},
-    {Family::kChoicePage, "page chosen in a layer", FamilyGroup::kLayers},
+    {Family::kChoosing, "choice of a request in a layer", FamilyGroup::kLayers},
     {Family::kCandidate, "page of a head scored", FamilyGroup::kLayers},
     {Family::kRecall, "recall in a layer", FamilyGroup::kLayers},
     {Family::kRecallAhead, "recall ahead in a layer", FamilyGroup::kLayers},
-    {Family::kKeptQuery, "queries kept in a layer", FamilyGroup::kLayers},
     {Family::kEnteredPage, "page of a head entered", FamilyGroup::kLayers},
     {Family::kUnpackStep, "layer that unpacks", FamilyGroup::kLayers},
     {Family::kUnpack, "decode unpacked in a layer", FamilyGroup::kLayers},
     {Family::kUnpacked, "entry unpacked", FamilyGroup::kLayers},
     {Family::kMixedPair, "pair of a chunk over two formats", FamilyGroup::kLayers},
     {Family::kRequantised, "entry requantised", FamilyGroup::kLayers},
+    {Family::kCompression, "compression", FamilyGroup::kBehind},
+    {Family::kAsked, "layer of scores by attention", FamilyGroup::kBehind},
+    {Family::kAskedPair, "pair of scores by attention", FamilyGroup::kBehind},
     {Family::kRanked, "entry ranked", FamilyGroup::kBehind},
-    {Family::kPosition, "entry ranked with its position", FamilyGroup::kBehind},
     {Family::kCounted, "entry ranked for counts", FamilyGroup::kBehind},
     {Family::kRetained, "entry retained", FamilyGroup::kBehind},
     {Family::kPageNow, "page recalled before attention", FamilyGroup::kRecalls},
@@ -78,8 +78,6 @@ class FamilyCounter {
     for (const CompressionShape& one : shape_.compressions) compress(one);
     if (work_.chooses) choose();
     formats();
-    if ((work_.lists || work_.chooses) && decodes_alone() && shape_.launched())
-      at(Family::kLaunch) = work_.layers;
     return out_;
   }
 
@@ -102,7 +100,6 @@ class FamilyCounter {
   void lists() {
     at(Family::kListedStep) = 1;
     at(Family::kRowSlot) = rows() * heads_;
-    if (shape_.busy_ms == 0) at(Family::kRowSlotIdle) = rows_ * heads_;
     double entries = static_cast<double>(shape_.decode_context_sum) + shape_.decodes, listed = 0;
     if (shape_.listed_decodes > 0) listed += entries;
     for (const ChunkShape& chunk : shape_.chunks) {
@@ -148,8 +145,14 @@ class FamilyCounter {
 
   void compress(const CompressionShape& one) {
     const double ranked = heads_ * one.ranked;
-    at(Family::kRanked) += ranked;
-    if (work_.positions) at(Family::kPosition) += ranked;
+    at(Family::kCompression) += 1;
+    if (work_.asked_rows == 0) {
+      at(Family::kRanked) += ranked;
+    } else {
+      at(Family::kAsked) += work_.layers;
+      at(Family::kAskedPair) +=
+          double{1} * work_.layers * work_.query_heads * one.ranked * work_.asked_rows * dim();
+    }
     if (work_.counts_by_scores) at(Family::kCounted) += ranked;
     if (!work_.moves) return;
     const double stays = one.retained != CompressionShape::kUnknown
@@ -159,13 +162,12 @@ class FamilyCounter {
   }
 
   void choose() {
-    if (work_.recalls) at(Family::kKeptQuery) = work_.layers;
     // Requests whose prompts end leave the GPU, but for the pages that they would read.
     if (work_.recalls && shape_.logits_rows > shape_.decodes)
       at(Family::kEnteredPage) = page_of_head() * (shape_.logits_rows - shape_.decodes);
     if (shape_.choosing == 0) return;
     at(Family::kChoice) = work_.layers;
-    at(Family::kChoicePage) = double{1} * work_.layers * shape_.chosen_each;
+    at(Family::kChoosing) = double{1} * work_.layers * shape_.choosing;
     at(Family::kCandidate) = heads_ * static_cast<double>(shape_.chosen_from) * dim();
     if (work_.recalls) at(Family::kRecall) = work_.layers;
     if (work_.ahead) at(Family::kRecallAhead) = work_.layers;
@@ -193,13 +195,6 @@ class FamilyCounter {
   double rows_ = 0;  // of chunks
   FamilyCounts out_{};
 };
-
-double group_us(const FamilyCounts& counts, const FamilyCounts& ns, FamilyGroup group) {
-  double out = 0;
-  for (size_t i = 0; i < kOperationFamilies; ++i)
-    out += kFamilyRows[i].group == group ? counts[i] * ns[i] / 1e3 : 0;
-  return out;
-}
 
 }  // namespace
 
@@ -239,24 +234,35 @@ OperationCost::OperationCost(const MeasuredOperations& operations, const MethodW
 OperationCost::Added OperationCost::added(const StepShape& shape) const {
   const FamilyCounts counts = family_counts(shape, work_);
   const Ticks layers = work_.layers;
-  return {ticks_from_us(group_us(counts, ns_, FamilyGroup::kLists)),
-          ticks_from_us(group_us(counts, ns_, FamilyGroup::kLayers) / work_.layers) * layers,
-          ticks_from_us(group_us(counts, ns_, FamilyGroup::kBehind))};
+  Added out{};
+  for (size_t i = 0; i < kOperationFamilies; ++i) {
+    const double us = counts[i] * ns_[i] / 1e3;
+    if (kFamilyRows[i].group == FamilyGroup::kLayers) {
+      out[i] = ticks_from_us(us / work_.layers) * layers;
+    } else if (kFamilyRows[i].group != FamilyGroup::kRecalls) {
+      out[i] = ticks_from_us(us);
+    }
+  }
+  return out;
 }
 
 StepCost OperationCost::step(const StepShape& shape) {
   StepCost cost = below().step(shape);
   const Added more = added(shape);
-  cost.device += more.sum();
-  cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] += more.sum();
-  cost.compression[static_cast<size_t>(CompressionPart::kCapture)] += more.lists + more.layers;
-  cost.compression[static_cast<size_t>(CompressionPart::kScore)] += more.behind;
+  for (size_t i = 0; i < kOperationFamilies; ++i) {
+    const CompressionPart part =
+        kFamilyRows[i].group == FamilyGroup::kBehind ? CompressionPart::kScore : CompressionPart::kCapture;
+    cost.device += more[i];
+    cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] += more[i];
+    cost.compression[static_cast<size_t>(part)] += more[i];
+  }
   return cost;
 }
 
 StepRange OperationCost::range(const StepShape& shape) {
   StepRange range = below().range(shape);
-  const Ticks more = added(shape).sum();
+  const Added each = added(shape);
+  const Ticks more = std::accumulate(each.begin(), each.end(), Ticks{0});
   const auto all = static_cast<double>(below().step(shape).device + more);
   range.low = std::min(range.low + more, static_cast<Ticks>(all * std::max(0.0, 1 - error_)));
   range.high = std::max(range.high + more, static_cast<Ticks>(all * (1 + error_)));
@@ -267,17 +273,23 @@ std::vector<StepPart> OperationCost::ops(const StepShape& shape) {
   std::vector<StepPart> all = below().ops(shape);
   if (all.empty()) return all;  // the model does not know its parts
   const Added more = added(shape);
+  std::vector<StepPart> lists, layers;
+  for (size_t i = 0; i < kOperationFamilies; ++i) {
+    const FamilyRow& row = kFamilyRows[i];
+    if (more[i] == 0) continue;
+    if (row.group == FamilyGroup::kLists)
+      lists.push_back({row.name, PartKind::kHost, PartPlace::kBefore, 1, more[i], Evidence::kMeasured});
+    if (row.group == FamilyGroup::kLayers)
+      layers.push_back({row.name, PartKind::kRope, PartPlace::kLayer, work_.layers, more[i] / work_.layers,
+                        Evidence::kMeasured});
+    if (row.group == FamilyGroup::kBehind)
+      all.push_back({row.name, PartKind::kHost, PartPlace::kAfter, 1, more[i], Evidence::kMeasured});
+  }
+  // Before recalls, like appending: copies for the next layer run concurrently.
   const auto first = std::find_if(all.begin(), all.end(),
                                   [](const StepPart& part) { return part.kind == PartKind::kAttention; });
-  // Before recalls, like appending: copies for the next layer run concurrently.
-  if (more.layers > 0)
-    all.insert(first, {"method", PartKind::kRope, PartPlace::kLayer, work_.layers, more.layers / work_.layers,
-                       Evidence::kMeasured});
-  if (more.lists > 0)
-    all.insert(all.begin(),
-               {"lists", PartKind::kHost, PartPlace::kBefore, 1, more.lists, Evidence::kMeasured});
-  if (more.behind > 0)
-    all.push_back({"compress", PartKind::kHost, PartPlace::kAfter, 1, more.behind, Evidence::kMeasured});
+  all.insert(first, layers.begin(), layers.end());
+  all.insert(all.begin(), lists.begin(), lists.end());
   return all;
 }
 

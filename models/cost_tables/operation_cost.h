@@ -33,29 +33,26 @@ namespace kvtwin {
 // In the comments, a head is a KV head of a layer.
 enum class Family : uint8_t {
   // Lists of methods whose pages belong to head groups.
-  kListedStep,   // step
-  kRowSlot,      // slot of a row and head
-  kRowSlotIdle,  // the same, in addition, in the first step with prompts after idle time
-  kTableEntry,   // page of a request and head group; KV entry, where they are listed one by one
-  kTable,        // request and head group, if each group has a table of its own
+  kListedStep,  // step
+  kRowSlot,     // slot of a row and head
+  kTableEntry,  // page of a request and head group; KV entry, where they are listed one by one
+  kTable,       // request and head group, if each group has a table of its own
   // In layers.
   kChunkPlan,     // layer that plans attention of prompts
-  kLaunch,        // layer of a decode step that is launched kernel by kernel, although its form may repeat
   kGate,          // layer that computes gates
   kGateRow,       // row of such a layer
   kScoreRound,    // layer's rounds of tiles of attention scores (kernels/grids/attention_score_grid.h)
   kScoredDecode,  // layer in which decodes compute attention scores
   kScoredEntry,   // KV entry of a head that they read
   kCapture,       // layer that copies queries of a request
-  kListedPair,    // row of a query head and KV entry that it reads from a list
-  kListedChunk,   // head of a chunk that reads lists
+  kListedPair,    // row of a query head and KV entry that it reads from a list or a ring
+  kListedChunk,   // KV entry of a head that a chunk reads from a list or a ring
   kListedEntry,   // KV entry of a head that a decode reads from a list
   kChoice,        // layer in which requests choose pages
-  kChoicePage,    // page that a request may choose there
+  kChoosing,      // request that chooses there
   kCandidate,     // page of a head that is scored
   kRecall,        // layer that may recall pages before its attention
   kRecallAhead,   // layer that may recall pages for the next step
-  kKeptQuery,     // layer that keeps the newest queries
   kEnteredPage,   // page of 16 tokens of a head, chosen when a prompt's pages leave the GPU
   kUnpackStep,    // layer that unpacks KV entries for decodes
   kUnpack,        // decode that does
@@ -63,10 +60,12 @@ enum class Family : uint8_t {
   kMixedPair,     // row of a chunk and KV entry of a head before it, in two formats
   kRequantised,   // KV entry of a head that gets fewer bits
   // Behind the layers.
-  kRanked,    // KV entry of a head: scored, and selected among
-  kPosition,  // the same, with its position in a list
-  kCounted,   // the same, where scores of all heads decide how many stay
-  kRetained,  // KV entry of a head that stays: moved, and noted by the host
+  kCompression,  // compression of a request: the host's part
+  kAsked,        // layer of one whose KV entries are scored by the attention of captured queries
+  kAskedPair,    // row of a query head and KV entry that it scores
+  kRanked,       // KV entry of a head: scored by what is stored, and selected among
+  kCounted,      // KV entry of a head, where scores of all heads decide how many stay
+  kRetained,     // KV entry of a head that stays: moved, and noted by the host
   // Recalled pages of 16 tokens of a head, used by RetrievalCost.
   kPageNow,         // before its layer's attention
   kPageMixed,       // the same in steps that compute prompts, whose tokens the copy overlaps with
@@ -74,7 +73,7 @@ enum class Family : uint8_t {
   kPageConcurrent,  // that the step does not wait for: slowdown of the step
   kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 37;
+constexpr size_t kOperationFamilies = 36;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 
@@ -103,7 +102,7 @@ struct MethodWork {
   bool sums_decodes = false;      // and of decodes
   bool captures = false;          // queries of the last rows of prompts,
   bool captures_decodes = false;  // and of each decode
-  bool positions = false;         // scores are made of positions and what is stored with KV entries
+  uint32_t asked_rows = 0;        // captured rows whose attention scores KV entries in a compression
   bool counts_by_scores = false;
   bool moves = true;             // KV entries that stay
   double retained_fraction = 1;  // where a compression does not say how many stay: a fraction, at most
@@ -127,15 +126,14 @@ class OperationCost final : public CostOnTop {
                 std::unique_ptr<CostModel> model);
 
   StepCost step(const StepShape& shape) override;
+  // The model's, and a part for each family of the step, which has the family's name.
   std::vector<StepPart> ops(const StepShape& shape) override;
   // The model's, widened by the 90th percentile of the errors of calibration.
   StepRange range(const StepShape& shape) override;
 
  private:
-  struct Added {
-    Ticks lists = 0, layers = 0, behind = 0;  // layers: a multiple of their number
-    Ticks sum() const { return lists + layers + behind; }
-  };
+  // By family; those of layers are a multiple of their number.
+  using Added = std::array<Ticks, kOperationFamilies>;
   Added added(const StepShape& shape) const;
 
   const FamilyCounts ns_;

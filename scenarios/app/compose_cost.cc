@@ -107,14 +107,16 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
 }
 
 // How our CUDA engine replays decode steps (engine/cuda/kv_cache.h, padded_forms): not those of methods that
-// capture every query token, nor of methods that choose on the host.
-DecodeGraphs decode_graphs(const CoreConfig& config) {
+// capture every query token, nor of methods that choose on the host, nor where the host starts copies.
+// Dropped KV entries that are recalled have two caches, whose common forms are not known before they come up.
+DecodeGraphs decode_graphs(const CoreConfig& config, HostCopy copy) {
   const RetrievalKind kind = retrieval_traits(config.policies.retrieval).kind;
   if (kind == RetrievalKind::kRecallsValues || kind == RetrievalKind::kRecallsTokens)
     return DecodeGraphs::kNone;
+  if (recalls(kind) && copy != HostCopy::kKernel) return DecodeGraphs::kNone;
   const kernels::ScorerDefinition* const scorer = kernels::find_scorer(config.policies.scorer);
   if (drops(config) && scorer != nullptr && scorer->watches_decodes) return DecodeGraphs::kNone;
-  return kind == RetrievalKind::kReadsAll ? DecodeGraphs::kPrepared : DecodeGraphs::kMet;
+  return drops(config) && kind != RetrievalKind::kReadsAll ? DecodeGraphs::kMet : DecodeGraphs::kPrepared;
 }
 
 // Passes of probe tokens belong to the model's own work.
@@ -159,7 +161,7 @@ CostModelSpec spec_of(const Scenario& scenario, const EngineKind& kind, const Co
                                  : config.capture_sizes.empty() ? 512
                                                                 : config.capture_sizes.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = decode_graphs(config);
+  spec.graphs = decode_graphs(config, recall_copies(scenario.values).copy);
   return spec;
 }
 

@@ -3,6 +3,7 @@
 #include "engine/methods/outcome_rules.h"
 #include "engine/methods/registry.h"
 #include "engine/methods/retention.h"
+#include "engine/methods/scorer_spec.h"
 #include "engine/methods/traits.h"
 #include "kernels/scoring/scorer.h"
 #include "scenarios/app/compose_parts.h"
@@ -13,14 +14,14 @@ namespace {
 
 using kernels::ScoreSource;
 
-void add_scorer(const kernels::ScorerDefinition& scorer, MethodWork* work) {
+void add_scorer(const kernels::ScorerDefinition& scorer, const PolicySet& set, MethodWork* work) {
   const ScoreSource source = scorer.source;
   work->gates = source == ScoreSource::kGates;
   work->sums = source == ScoreSource::kSums || source == ScoreSource::kPromptSums;
   work->sums_decodes = source == ScoreSource::kSums;
   work->captures = source == ScoreSource::kWindowQueries || source == ScoreSource::kAllQueries;
   work->captures_decodes = work->captures && scorer.watches_decodes;
-  work->positions = work->gates || work->sums || source == ScoreSource::kStamps;
+  if (source == ScoreSource::kWindowQueries) work->asked_rows = captured_queries(set.scorer, set.scorer_spec);
 }
 
 void add_retention(const CoreConfig& config, MethodWork* work) {
@@ -59,7 +60,7 @@ MethodWork method_work(const CoreConfig& config, const LlmSpec& llm) {
   work.lists = drops(config) && !precision.packed();
   if (!work.lists) return work;
   if (const kernels::ScorerDefinition* const scorer = kernels::find_scorer(set.scorer))
-    add_scorer(*scorer, &work);
+    add_scorer(*scorer, set, &work);
   add_retention(config, &work);
   return work;
 }

@@ -101,7 +101,7 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t
 // Captures one step as it is priced.
 class StepCapture final : public sim::StepWatcher {
  public:
-  StepCapture(uint32_t engine, uint64_t step) : engine_(engine), step_(step) {}
+  StepCapture(uint32_t engine, uint64_t step, CostModel* cost) : engine_(engine), step_(step), cost_(*cost) {}
 
   void priced(const Seen& step) override {
     if (raw(step.engine) != engine_) return;
@@ -117,6 +117,7 @@ class StepCapture final : public sim::StepWatcher {
     retained.carried.assign(step.pricer->carried().begin(), step.pricer->carried().end());
     retained.graph.times(&retained.times);
     retained.waits = waits_of(retained.graph, retained.begins, retained.timing, retained.carried);
+    retained.prices = cost_.ops(step.pricer->reads());
     retained_ = std::move(retained);
   }
 
@@ -127,6 +128,7 @@ class StepCapture final : public sim::StepWatcher {
  private:
   const uint32_t engine_;
   const uint64_t step_;
+  CostModel& cost_;
   std::optional<uint64_t> last_;
   std::optional<ExplainedStep> retained_;
 };
@@ -169,7 +171,7 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
   if (engine >= composed->options.engines.size())
     return make_error("--engine", fmt::format("there is no engine {}", engine),
                       fmt::format("the scenario has {}, from 0", composed->options.engines.size()));
-  StepCapture step_capture(engine, step);
+  StepCapture step_capture(engine, step, composed->cost.get());
   UntilSeen client(composed->client.get(), step_capture);
   composed->watcher = &step_capture;
   const Result<SimulatedEnd> end = simulate(scenario, composed, &client, {});
@@ -226,7 +228,7 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
   }
   launch.compressions = compressions;
 
-  StepCapture step_capture(0, kSteps - 1);
+  StepCapture step_capture(0, kSteps - 1, composed->cost.get());
   composed->watcher = &step_capture;
   const RetrievalSetup retrieving = make_retrieving(scenario, *composed);
   composed->watcher = nullptr;

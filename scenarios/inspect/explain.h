@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/steps/step_graph_slack.h"
+#include "models/cost/cost_model.h"
 #include "scenarios/app/compose.h"
 #include "scenarios/output/summary.h"
 
@@ -27,6 +28,7 @@ struct ExplainedStep {
   std::vector<Ticks> carried;  // carried over from earlier steps, by stream, then port
   std::vector<OpTime> times;   // by OpId, like `waits`
   std::vector<OpWait> waits;
+  std::vector<StepPart> prices;  // of the operations that the cost model prices, recalled pages left out
 };
 
 // Explains single step `step` of `engine` in the run of the scenario. Errors: the run has no such step.
@@ -52,7 +54,7 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
 // not run are dotted. Shows layers [first, last] and operations that belong to no layer.
 std::string explained_dot(const ExplainedStep& step, const std::string& title, uint32_t first_layer,
                           uint32_t last_layer);
-// table: kinds of operations, critical path, transfers, stalls. json, jsonl and csv: one record per
+// table: kinds of operations, critical path, transfers, stalls, prices. json, jsonl and csv: one record per
 // operation.
 std::string explained_text(const ExplainedStep& step, const std::string& title, OutputFormat format);
 

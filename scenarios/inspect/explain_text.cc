@@ -79,6 +79,36 @@ void stalls_table(const ExplainedStep& step, std::string* out) {
     fmt::format_to(std::back_inserter(*out), "    and {} more\n", stalls.size() - kStallsShown);
 }
 
+const char* source_of(Evidence evidence) {
+  switch (evidence) {
+    case Evidence::kMeasured:
+      return "measured";
+    case Evidence::kInterpolated:
+      return "interpolated";
+    case Evidence::kExtrapolated:
+      return "extrapolated";
+    case Evidence::kRoofline:
+      break;
+  }
+  return "roofline";
+}
+
+// What the step's time is the sum of, by operation; what a method adds has a line for each family.
+void prices_table(const ExplainedStep& step, std::string* out) {
+  Ticks sum = 0;
+  for (const StepPart& part : step.prices) sum += part.times * part.each;
+  if (sum == 0) return;
+  fmt::format_to(std::back_inserter(*out), "\n  {:<40} {:>6} {:>12} {:>12} {:>8}   {}\n", "price of", "times",
+                 "each, us", "time, ms", "%", "from");
+  for (const StepPart& part : step.prices) {
+    const Ticks time = part.times * part.each;
+    if (time == 0) continue;
+    fmt::format_to(std::back_inserter(*out), "  {:<40} {:>6} {:>12.2f} {:>12.3f} {:>8.2f}   {}\n", part.name,
+                   part.times, us(part.each), ms(time),
+                   100.0 * static_cast<double>(time) / static_cast<double>(sum), source_of(part.evidence));
+  }
+}
+
 std::string table(const ExplainedStep& step, const std::string& title) {
   const StepTiming& timing = step.timing;
   const Ticks took = timing.end - step.begins;
@@ -104,6 +134,7 @@ std::string table(const ExplainedStep& step, const std::string& title) {
                    static_cast<double>(timing.bytes_in) / 1e6, static_cast<double>(timing.bytes_out) / 1e6));
   kinds_table(step, &out);
   stalls_table(step, &out);
+  prices_table(step, &out);
   return out;
 }
 

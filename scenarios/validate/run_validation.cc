@@ -56,7 +56,7 @@ class Evictions final : public Observer {
 std::string detail_titles() {
   std::string out =
       "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,low_us,high_us,"
-      "dense_us,longest";
+      "dense_us,host_us,longest";
   for (size_t i = 0; i < kOperationFamilies; ++i) out += fmt::format(",{}", name_of(static_cast<Family>(i)));
   return out += '\n';
 }
@@ -75,13 +75,13 @@ double percent_of(double part, size_t all) {
 void add_details(const std::string& run, const std::vector<PricedStep>& steps,
                  const std::vector<PricedCopy>& copies, std::string* out) {
   for (const PricedStep& s : steps) {
-    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step,
-                        s.padded, s.samples, s.measured, s.predicted, s.low, s.high, s.dense, s.longest,
-                        fmt::join(s.counts, ","));
+    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step,
+                        s.padded, s.samples, s.measured, s.predicted, s.low, s.high, s.dense, s.host,
+                        s.longest, fmt::join(s.counts, ","));
   }
   for (const PricedCopy& c : copies) {
-    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,0,0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
-                        c.ended.ns, c.measured, c.predicted, fmt::join(FamilyCounts{}, ","));
+    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,0,0,0,{}\n", run, c.to_gpu ? "in" : "out",
+                        c.pages, c.ended.ns, c.measured, c.predicted, fmt::join(FamilyCounts{}, ","));
   }
 }
 

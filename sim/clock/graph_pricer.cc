@@ -92,7 +92,6 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
     load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
   }
   reads.choosing = load_.requests, reads.chosen_from = load_.pages;
-  reads.chosen_each = load_.requests > 0 ? selectable_pages(spec_.policy, page) : 0;
   reads.pages_filled = load_.filled * page / 16;
   return reads;
 }

@@ -43,8 +43,8 @@ class CalibrateOperations(CommandLine):
         words = ("calibrate", "device", f"--scenario={SNAPKV}", "--quiet", f"--operations={MODELS}/measured/h200.textproto")
         self.refused("holds no recording", *words, "--recorded=none")
         learnt = self.kvtwin(*words, f"--recorded={SOURCE}/tests/golden/h200", "--out=learnt.textproto")
-        self.assertIn("entry ranked", learnt.out)
-        self.assertIn('price { of: "entry ranked"', self.read("learnt.textproto"))
+        self.assertIn("entry retained", learnt.out)
+        self.assertIn('price { of: "entry retained"', self.read("learnt.textproto"))
         # The prices are read back.
         again = self.kvtwin("run", SNAPKV, "--quiet", "--no-write",
                             f"--set=cost.profile={self.folder}/learnt.textproto")
