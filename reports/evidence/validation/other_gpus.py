@@ -42,7 +42,7 @@ class Machine:
 
 MACHINES = (
     Machine("H100, Llama-3.1-8B", "tests/golden/h100", "h100"),
-    Machine("another H100, Llama-3.1-8B", "tests/golden/h100/second", "h100"),
+    Machine("another H200 run, Llama-3.1-8B", "tests/golden/h200/second", "h200"),
     Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200"),
     Machine("H200, Qwen2.5-7B", "tests/golden/h200/qwen2.5-7b", "h200", "qwen2.5-7b"),
 )
