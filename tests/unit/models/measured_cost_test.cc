@@ -256,6 +256,30 @@ TEST_CASE("measured cost: decodes after chunks are slower until the clock recove
   }
 }
 
+// The tables have 100 for a chunk of 100 rows, the busy period of such chunks 90 to 99; of 300 rows there is
+// no period, and the usual time of the other size's period, 91.5, is what the tables have.
+TEST_CASE("measured cost: a chunk of the busy period's size takes what it took there, others follow it") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  measured.tables.push_back({"chunk after load", name, {100, 300}, {1000, 1000}, {us(100), us(200)}});
+  measured.tables.push_back({"chunk by busy time", name, {100, 100}, {0, 600}, {us(90), us(99)}});
+  measured.figures = {{"chunk load window", "ms", 40, 40, 40},
+                      {"chunk load is forgotten in", "ms", 50, 50, 50},
+                      {"chunk tables hold from", "ms", 40, 40, 40},
+                      {"chunk tables hold to", "ms", 160, 160, 160}};
+  const auto m = model(measured), tables = model(device());
+  for (const auto& [rows, usual] : {std::pair(100u, 100.0), std::pair(300u, 91.5)}) {
+    const ChunkShape chunk{rows, 0, 0};
+    StepShape shape;
+    shape.tokens = shape.tokens_padded = rows, shape.chunks = {&chunk, 1};
+    for (const auto& [busy, then] : {std::pair(0u, 90.0), std::pair(600u, 99.0)}) {
+      shape.busy_ms = busy;
+      CHECK(us_of(m->step(shape).device) ==
+            doctest::Approx(then / usual * us_of(tables->step(shape).device)).epsilon(1e-4));
+    }
+  }
+}
+
 TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost host time") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;

@@ -96,6 +96,27 @@ TEST_CASE("recordings: a scenario that asks for more pages than its GPU holds ge
   CHECK(pages < 30'000);
 }
 
+TEST_CASE("prices: the engine makes graphs before the first step, but for recalls of what a budget left") {
+  const struct Row {
+    const char* scenario;
+    bool met;  // they are made as forms of steps come up
+  } rows[] = {{"suites/validation/quest", false},
+              {"suites/validation/freekv", false},
+              {"suites/validation/snapkv", false},
+              {"suites/validation/mixed", false},
+              {"methods/freekv_snapkv", true}};
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.scenario));
+    const auto scenario = load_scenario(
+        kvtwin::testing::source_dir() + "/scenarios/" + row.scenario + ".textproto",
+        {"hardware.node=h200", "cost.profile=" + default_models_dir() + "/measured/h200.textproto"});
+    REQUIRE_MESSAGE(scenario, (scenario ? std::string() : scenario.error().front().text()));
+    const auto composed = compose(*scenario);
+    REQUIRE_MESSAGE(composed, (composed ? std::string() : composed.error().front().text()));
+    CHECK((composed->cost->graphs_kept() > 0) == row.met);
+  }
+}
+
 TEST_CASE(
     "prices: operations that a profile lacks are the mean of the profiles of GPUs with as many SMs, and a "
     "note "
