@@ -207,8 +207,8 @@ void Calibration::chunks() {
     if (!std::has_single_bit(tokens)) continue;
     for (const uint32_t context : {1024u, 4096u, 12288u, 32768u}) {
       const BenchRequest chunk{tokens, context, true};
-      if (!timed_->fits({&chunk, 1})) continue;
-      if (context <= (request_.quick ? 2048u : 32768u)) tables_.add(timed_chunk(tokens, context));
+      if (request_.quick && context > 2048) continue;
+      if (timed_->fits({&chunk, 1})) tables_.add(timed_chunk(tokens, context));
     }
   }
   say("chunks are measured");

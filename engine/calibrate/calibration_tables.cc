@@ -111,7 +111,7 @@ CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, dou
 }
 
 // A step of the same rows with a longer context: only attention is new. It is not scaled to the clock of the
-// step without a context: that made steps with long contexts 4 % too long.
+// step without a context, which is another.
 void CalibrationTables::take_further(const TimedStep& step, const Base& base) {
   for (const TimedStep::Part& part : step.parts) {
     if (!part.attention || !part.retained) continue;

@@ -20,7 +20,8 @@ constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // then raises it a little. A pause of 30 to 60 ms resets it
 // (reports/evidence/validation/2026-11-22-h200.md).
 constexpr double kLoadWindowUs = 40e3, kIdleUs = 80e3;
-// A GPU that begins to decode is up to 2 % faster than one that has decoded for a while.
+// Decodes before the first measured ones: on one H100 those that were measured first, behind two short
+// pauses, were 2 % faster than all later ones.
 constexpr double kSettledUs = 1500e3;
 constexpr double kBusyUs = 2500e3, kBusyAgainUs = 1200e3;  // once; and in each further pass
 constexpr double kBusyBinUs = 50e3, kLateBusyBinUs = 250e3, kLateBusyUs = 1000e3;

@@ -96,6 +96,10 @@ struct StepShape {
 // The source of a prediction, worst first where several contribute.
 enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };
 constexpr int kEvidenceKinds = 4;
+constexpr const char* name_of(Evidence evidence) {
+  constexpr const char* kNames[kEvidenceKinds] = {"extrapolated", "roofline", "interpolated", "measured"};
+  return kNames[static_cast<size_t>(evidence)];
+}
 
 // What scorers add to a step (compression_cost.h).
 enum class CompressionPart : uint8_t { kCapture, kProbe, kScore, kSelect, kMove, kBookkeeping };

@@ -355,9 +355,9 @@ double MeasuredCost::pace(const StepShape& shape) const {
   return out;
 }
 
-// The time of a chunk that other tables hold. Chunks of the size of the busy period have a time of their own
-// there, of fewer steps than the period has: it is replaced by the period's. Other sizes follow the mean of
-// five points of the range in which their tables were measured.
+// What the effect of a busy period is relative to. The period was measured with chunks of one size. For this
+// size it is the other tables' own time, so that the price becomes the period's time, a mean of more steps.
+// For others it is the period's time where the other tables were measured: the mean of five points.
 double MeasuredCost::usual_chunk(double rows) const {
   if (rows == busy_rows_ && load_window_ > 0) return after_load_.at(rows, kSustainedLoad).time.us;
   double usual = 0;

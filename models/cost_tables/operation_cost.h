@@ -61,7 +61,7 @@ enum class Family : uint8_t {
   kRequantised,   // KV entry of a head that gets fewer bits
   // Behind the layers.
   kCompression,  // compression of a request: the host's part
-  kAsked,        // layer of one whose KV entries are scored by the attention of captured queries
+  kAsked,        // layer of a compression that scores by the attention of captured queries
   kAskedPair,    // row of a query head and KV entry that it scores
   kRanked,       // KV entry of a head: scored by what is stored, and selected among
   kCounted,      // KV entry of a head, where scores of all heads decide how many stay

@@ -115,12 +115,9 @@ void fill_input(const ReplayReport& report, v1::Fractions* out) {
 }
 
 void fill_cost(const SimulatedEnd& simulated, v1::Fractions* out) {
-  constexpr std::pair<Evidence, const char*> kNames[] = {{Evidence::kMeasured, "measured"},
-                                                         {Evidence::kInterpolated, "interpolated"},
-                                                         {Evidence::kRoofline, "roofline"},
-                                                         {Evidence::kExtrapolated, "extrapolated"}};
-  for (const auto& [evidence, name] : kNames) {
-    out->add_name(name);
+  for (const Evidence evidence :
+       {Evidence::kMeasured, Evidence::kInterpolated, Evidence::kRoofline, Evidence::kExtrapolated}) {
+    out->add_name(name_of(evidence));
     out->add_fraction(simulated.evidence[static_cast<size_t>(evidence)]);
   }
 }

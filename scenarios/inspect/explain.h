@@ -28,7 +28,7 @@ struct ExplainedStep {
   std::vector<Ticks> carried;  // carried over from earlier steps, by stream, then port
   std::vector<OpTime> times;   // by OpId, like `waits`
   std::vector<OpWait> waits;
-  std::vector<StepPart> prices;  // of the operations that the cost model prices, recalled pages left out
+  std::vector<StepPart> prices;  // of the model's operations, all layers alike; recalled pages left out
 };
 
 // Explains single step `step` of `engine` in the run of the scenario. Errors: the run has no such step.

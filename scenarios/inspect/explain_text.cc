@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
 
@@ -79,34 +80,28 @@ void stalls_table(const ExplainedStep& step, std::string* out) {
     fmt::format_to(std::back_inserter(*out), "    and {} more\n", stalls.size() - kStallsShown);
 }
 
-const char* source_of(Evidence evidence) {
-  switch (evidence) {
-    case Evidence::kMeasured:
-      return "measured";
-    case Evidence::kInterpolated:
-      return "interpolated";
-    case Evidence::kExtrapolated:
-      return "extrapolated";
-    case Evidence::kRoofline:
-      break;
-  }
-  return "roofline";
-}
-
-// What the step's time is the sum of, by operation; what a method adds has a line for each family.
+// What the step's time is the sum of; what a method adds has a line for each family. The rest is what the
+// graph has beside the model's operations: layers that choose nothing and read everything, recalls, and
+// waits.
 void prices_table(const ExplainedStep& step, std::string* out) {
-  Ticks sum = 0;
-  for (const StepPart& part : step.prices) sum += part.times * part.each;
-  if (sum == 0) return;
-  fmt::format_to(std::back_inserter(*out), "\n  {:<40} {:>6} {:>12} {:>12} {:>8}   {}\n", "price of", "times",
-                 "each, us", "time, ms", "%", "from");
+  const Ticks took = step.timing.end - step.begins;
+  if (step.prices.empty() || took <= 0) return;
+  const auto percent = [&](Ticks time) {
+    return 100.0 * static_cast<double>(time) / static_cast<double>(took);
+  };
+  fmt::format_to(std::back_inserter(*out), "\n  {:<40} {:>6} {:>12} {:>12} {:>14}   {}\n", "price of",
+                 "times", "each, us", "time, ms", "% of the step", "from");
+  Ticks rest = took;
   for (const StepPart& part : step.prices) {
     const Ticks time = part.times * part.each;
     if (time == 0) continue;
-    fmt::format_to(std::back_inserter(*out), "  {:<40} {:>6} {:>12.2f} {:>12.3f} {:>8.2f}   {}\n", part.name,
-                   part.times, us(part.each), ms(time),
-                   100.0 * static_cast<double>(time) / static_cast<double>(sum), source_of(part.evidence));
+    rest -= time;
+    fmt::format_to(std::back_inserter(*out), "  {:<40} {:>6} {:>12.2f} {:>12.3f} {:>14.2f}   {}\n", part.name,
+                   part.times, us(part.each), ms(time), percent(time), name_of(part.evidence));
   }
+  if (std::abs(rest) >= kTicksPerNs)
+    fmt::format_to(std::back_inserter(*out), "  {:<40} {:>6} {:>12} {:>12.3f} {:>14.2f}\n",
+                   "rest: layers that read all, recalls", "", "", ms(rest), percent(rest));
 }
 
 std::string table(const ExplainedStep& step, const std::string& title) {

@@ -53,6 +53,26 @@ class Explain(CommandLine):
                 # Exposed time is a part of the computing stream's waiting time.
                 self.assertLessEqual(line_ms(table, "transfers, exposed"), stalled / 1e6 + 1e-3)
 
+    def test_the_prices_of_operations_fill_the_step_and_name_what_a_method_adds(self):
+        profile = SOURCE / "models/measured/h200.textproto"
+        for method, shape, adds, rest in (
+                ("dense", "decodes=4,context=4096", set(), 0),
+                ("quest", "decodes=4,context=32768",  # two layers read everything
+                 {"choice in a layer", "choice of a request in a layer", "page of a head scored"}, 0.03),
+                ("snapkv", "chunks=1,chunk_tokens=1024,chunk_context=3000,compress=1",
+                 {"compression", "layer of scores by attention"}, 0)):
+            with self.subTest(method):
+                table = self.explain(method, f"--shape={shape}", "--set=hardware.node=h200",
+                                     f"--set=cost.profile={profile}").out
+                prices = {line[2:42].strip(): line[42:].split() for line in
+                          table.split("  price of ")[1].splitlines()[1:] if line}
+                more = prices.pop("rest: layers that read all, recalls", ["0", "0"])
+                step = line_ms(table, "step")
+                self.assertAlmostEqual(float(more[0]) / step, rest, delta=0.01)
+                self.assertNear(sum(float(price[2]) for price in prices.values()) + float(more[0]), step, 2e-3)
+                self.assertNear(sum(float(price[3]) for price in prices.values()) + float(more[1]), 100, 2e-3)
+                self.assertLessEqual(adds, set(prices))
+
     def test_a_step_prices_all_that_the_cuda_engine_starts(self):
         for scenario, shape, golden in (
                 ("dense", "decodes=4,context=4096", "dense_decode"),

@@ -31,6 +31,9 @@ class Sweep(CommandLine):
     def points_done(self):
         return sum((point / "run.binpb").exists() for point in (self.folder / "s/points").glob("*"))
 
+    def point_folders(self):
+        return sum(entry.is_dir() for entry in os.scandir(self.folder / "s/points"))
+
     def test_killed_five_times_no_point_is_lost_or_duplicated_and_all_locks_are_free(self):
         survived = 0
         for delay_ms in (0, 23, 5, 41, 12):
@@ -51,11 +54,10 @@ class Sweep(CommandLine):
                          [("done", 617)] * POINTS)
         self.assertEqual(len({row["key"] for row in rows}), POINTS)
         # A worker of a killed sweep may still be writing a point that the last sweep has written, too.
-        folders = lambda: sum(entry.is_dir() for entry in os.scandir("s/points"))
         deadline = time.monotonic() + 30
-        while folders() > POINTS and time.monotonic() < deadline:
+        while self.point_folders() > POINTS and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertEqual(folders(), POINTS)
+        self.assertEqual(self.point_folders(), POINTS)
         self.assertEqual(self.query("SELECT count(*) FROM points WHERE state='done'"), POINTS)
         self.assertEqual(
             self.query("SELECT count(*) FROM metrics WHERE name='requests_finished' AND value=617"), POINTS)
