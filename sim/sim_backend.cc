@@ -216,7 +216,7 @@ class SimBackend final : public Backend {
  private:
   // Whether anything is in progress whose end only SimGrid knows.
   bool busy() const {
-    return copies_.busy() || waiting_for_offload_ > 0 ||
+    return copies_.busy() || copies_to_begin_ > 0 ||
            std::any_of(clocks_.begin(), clocks_.end(),
                        [](const StepClock& clock) { return clock.running_delegated(); });
   }
@@ -257,17 +257,18 @@ class SimBackend final : public Backend {
     if (command.kind == TransferKind::kReceive) {
       return copies_.start_between(now_, raw(command.from), raw(command.engine), bytes, id);
     }
-    const Instant there = clocks_[raw(command.engine)].offloaded_at();
-    if (command.source_tier != Tier::kHost || there <= now_) {
-      return copies_.start(now_, raw(command.engine), command.source_tier, command.target_tier, bytes, id);
-    }
-    // Steps that have ended may still offload: their data is copied back only after it has arrived.
-    ++waiting_for_offload_;
     const auto engine = raw(command.engine);
+    const StepClock& clock = clocks_[engine];
+    Instant begins = now_ + config_.engines[engine].planning.of(clock.decodes_launched());
+    // Steps that have ended may still offload: their data is copied back only after it has arrived.
+    if (command.source_tier == Tier::kHost) begins = std::max(begins, clock.offloaded_at());
+    if (begins <= now_)
+      return copies_.start(now_, engine, command.source_tier, command.target_tier, bytes, id);
+    ++copies_to_begin_;
     const Tier source = command.source_tier, target = command.target_tier;
-    grid_.at(static_cast<double>(there.ns), [this, there, engine, source, target, bytes, id] {
-      --waiting_for_offload_;
-      copies_.start(there, engine, source, target, bytes, id);
+    grid_.at(static_cast<double>(begins.ns), [this, begins, engine, source, target, bytes, id] {
+      --copies_to_begin_;
+      copies_.start(begins, engine, source, target, bytes, id);
     });
   }
 
@@ -340,7 +341,7 @@ class SimBackend final : public Backend {
   std::vector<TransferDone> running_;  // by the id given to CopyEngines
   std::vector<uint64_t> ids_free_;
   uint64_t timers_set_ = 0;
-  uint32_t waiting_for_offload_ = 0;  // copies
+  uint32_t copies_to_begin_ = 0;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/runtime/driver.h"
 #include "engine/runtime/outcome_source.h"
 #include "models/cost/cost_model.h"
+#include "models/cost/host_time.h"
 #include "sim/clock/step_clock.h"
 #include "sim/platform.h"
 
@@ -40,6 +41,7 @@ struct SimEngine {
   uint64_t page_bytes_low_bit = 0;
   uint32_t steps_in_flight_max = 1;  // run_simulated() overwrites it with CoreConfig's
   Duration first_step_host{};        // additional host time of its first step
+  HostPlanning planning{};           // before its copies start; steps have it in their cost
   uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)
   uint32_t gpus = 1;
 };

@@ -7,10 +7,18 @@
 #include <cmath>
 #include <cstdint>
 
+#include "engine/base/units.h"
 #include "models/cost/cost_model.h"
 #include "models/cost/plan_price.h"
 
 namespace kvtwin {
+
+// What the host takes from an event to the commands that follow from it.
+struct HostPlanning {
+  double ns = 0, request_ns = 0;  // of any kind of step; for each decoding request
+
+  Duration of(uint32_t decodes) const { return {std::llround(ns + request_ns * decodes)}; }
+};
 
 // Engines such as vLLM launch a pure decode step as one CUDA graph, a step with chunks that fits the captured
 // sizes as one graph per layer, and a larger step kernel by kernel; each way has its own time.
@@ -22,11 +30,10 @@ struct HostTime {
   PlanPrice planning{};               // the step waits for it too
   double tables_ns = 0;               // page tables, per decoding request
 
-  // For each step of any kind, and for each of its decoding requests.
-  void add(double step_ns, double request_ns) {
-    const int64_t ns = std::llround(step_ns);
+  void add(const HostPlanning& each) {
+    const int64_t ns = std::llround(each.ns);
     full_graph_ns += ns, piecewise_ns += ns, eager_ns += ns;
-    tables_ns += request_ns;
+    tables_ns += each.request_ns;
   }
   Ticks of(const StepShape& shape) const {
     const int64_t plan_ns = planning.ns(shape.decodes) + static_cast<int64_t>(tables_ns * shape.decodes);

@@ -2,7 +2,8 @@
 //
 // A GPU that computes prompts without a pause reaches its power limit and lowers its clock; one that mostly
 // decodes does not. So the same chunk takes longer after other chunks (StepShape::chunk_load,
-// measured_cost.h). Not thread-safe. Integers only, so coalesced and single steps give the same values.
+// measured_cost.h). While a step waits for pages, it is no load. Not thread-safe. Integers only, so coalesced
+// and single steps give the same values.
 
 #ifndef KVTWIN_MODELS_COST_RECENT_LOAD_H_
 #define KVTWIN_MODELS_COST_RECENT_LOAD_H_
@@ -28,8 +29,10 @@ class RecentLoad {
   // `window` 0: nothing is remembered, and fraction() is kSustainedLoad.
   explicit RecentLoad(Ticks window) : window_(window) {}
 
-  // A step of this shape ran from `begin` to `end`. REQUIRES: in order of time.
-  void add(const StepShape& shape, Ticks begin, Ticks end) {
+  // A step of this shape ran from `begin` to `end`, and in this time waited for pages for `waited`.
+  // REQUIRES: in order of time.
+  void add(const StepShape& shape, Ticks begin, Ticks end, Ticks waited) {
+    end -= waited;
     if (window_ <= 0 || end <= begin || !is_heavy(shape)) return;
     spans_.push_back({begin, end});
     while (spans_.front().end <= end - window_) spans_.pop_front();
@@ -64,7 +67,7 @@ class BusyPeriod {
   // `pause` 0: nothing is remembered, and periods are 0.
   explicit BusyPeriod(Ticks pause) : pause_(pause) {}
 
-  // As RecentLoad::add().
+  // A step ran from `begin` to `end`. REQUIRES: in order of time.
   void add(const StepShape& shape, Ticks begin, Ticks end) {
     if (pause_ <= 0 || end <= begin || !RecentLoad::is_heavy(shape)) return;
     if (!known_ || begin - end_ >= pause_) begin_ = begin;

@@ -98,13 +98,12 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t requests) const {
   return ticks_from_ns(product + rotation);
 }
 
-RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
+RetrievalPrice RetrievalCost::recall(bool now) const {
   const double parts = geometry_.values_only ? 1 : 2;
   const double bytes = parts * stored_bytes_ * geometry_.page_tokens * head_dim_;
-  if (measured_) {
-    const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
-    return {0, ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
-  }
+  if (measured_)
+    return {0, ticks_from_us(now ? measured_->page_now_us : measured_->page_next_us),
+            static_cast<uint64_t>(bytes)};
   if (geometry_.by_kernel)
     return {ticks_from_ns(kStreamHopNs + small_fixed_ns_),
             ticks_from_ns(bytes / (in_bytes_per_ns_ * kKernelReadFraction)), static_cast<uint64_t>(bytes)};

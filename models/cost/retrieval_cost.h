@@ -67,7 +67,6 @@ class RetrievalCost {
   // recalls have the measured prices, before a layer's attention | for the next step.
   struct Measured {
     double page_now_us = 0, page_next_us = 0;
-    double page_mixed_us = 0;       // page_now_us in steps that compute prompts
     double concurrent_page_us = 0;  // slowdown of a step by a page that it does not wait for
     double page_launched_us = 0;    // the additional slowdown where kernels are launched one by one
   };
@@ -75,7 +74,7 @@ class RetrievalCost {
 
   // Prices per page of one KV head. convert(): the conversion that remains when the recall has ended, for
   // `tasks` (request, head) pairs that share the staging buffers.
-  RetrievalPrice recall(bool now = true, bool chunks = false) const;
+  RetrievalPrice recall(bool now = true) const;
   // Slowdown of this step by pages that are recalled for the next one.
   Ticks concurrent(uint32_t pages, bool launched) const;
   RetrievalPrice convert(uint32_t tasks) const;

@@ -40,10 +40,10 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kRecallAhead, "recall ahead in a layer", FamilyGroup::kLayers},
     {Family::kEnteredPage, "page of a head entered", FamilyGroup::kLayers},
     {Family::kUnpackStep, "layer that unpacks", FamilyGroup::kLayers},
-    {Family::kUnpack, "decode unpacked in a layer", FamilyGroup::kLayers},
+    {Family::kUnpack, "request unpacked in a layer", FamilyGroup::kLayers},
     {Family::kUnpacked, "entry unpacked", FamilyGroup::kLayers},
-    {Family::kMixedPair, "pair of a chunk over two formats", FamilyGroup::kLayers},
     {Family::kRequantised, "entry requantised", FamilyGroup::kLayers},
+    {Family::kStagedLayer, "layer of staged compressions", FamilyGroup::kLayers},
     {Family::kCompression, "compression", FamilyGroup::kBehind},
     {Family::kAsked, "layer of scores by attention", FamilyGroup::kBehind},
     {Family::kAskedPair, "pair of scores by attention", FamilyGroup::kBehind},
@@ -51,7 +51,6 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kCounted, "entry ranked for counts", FamilyGroup::kBehind},
     {Family::kRetained, "entry retained", FamilyGroup::kBehind},
     {Family::kPageNow, "page recalled before attention", FamilyGroup::kRecalls},
-    {Family::kPageMixed, "page recalled before attention beside chunks", FamilyGroup::kRecalls},
     {Family::kPageNext, "page recalled behind attention", FamilyGroup::kRecalls},
     {Family::kPageConcurrent, "page recalled during a step", FamilyGroup::kRecalls},
     {Family::kPageLaunched, "page recalled during a launched step", FamilyGroup::kRecalls}};
@@ -75,6 +74,7 @@ class FamilyCounter {
   FamilyCounts count() {
     if (work_.lists) lists();
     if (work_.lists) layers();
+    if (work_.staged && !shape_.compressions.empty()) at(Family::kStagedLayer) = work_.layers;
     for (const CompressionShape& one : shape_.compressions) compress(one);
     if (work_.chooses) choose();
     formats();
@@ -145,11 +145,11 @@ class FamilyCounter {
 
   void compress(const CompressionShape& one) {
     const double ranked = heads_ * one.ranked;
-    at(Family::kCompression) += 1;
+    if (!work_.staged) at(Family::kCompression) += 1;
     if (work_.asked_rows == 0) {
       at(Family::kRanked) += ranked;
     } else {
-      at(Family::kAsked) += work_.layers;
+      if (!work_.staged) at(Family::kAsked) += work_.layers;
       at(Family::kAskedPair) +=
           double{1} * work_.layers * work_.query_heads * one.ranked * work_.asked_rows * dim();
     }
@@ -179,14 +179,14 @@ class FamilyCounter {
 
   void formats() {
     at(Family::kRequantised) = heads_ * static_cast<double>(shape_.requantised);
-    if (work_.two_formats) {
-      for (const ChunkShape& chunk : shape_.chunks)
-        at(Family::kMixedPair) += heads_ * chunk.tokens * chunk.context;
+    double unpacked = shape_.decodes_unpacked, entries = static_cast<double>(shape_.unpacked_context_sum);
+    for (const ChunkShape& chunk : shape_.chunks) {
+      if (work_.two_formats && chunk.context > 0) unpacked += 1, entries += chunk.context;
     }
-    if (shape_.decodes_unpacked == 0) return;
+    if (unpacked == 0) return;
     at(Family::kUnpackStep) = work_.layers;
-    at(Family::kUnpack) = double{1} * work_.layers * shape_.decodes_unpacked;
-    at(Family::kUnpacked) = heads_ * static_cast<double>(shape_.unpacked_context_sum);
+    at(Family::kUnpack) = work_.layers * unpacked;
+    at(Family::kUnpacked) = heads_ * entries;
   }
 
   const StepShape& shape_;

@@ -54,26 +54,25 @@ enum class Family : uint8_t {
   kRecall,        // layer that may recall pages before its attention
   kRecallAhead,   // layer that may recall pages for the next step
   kEnteredPage,   // page of 16 tokens of a head, chosen when a prompt's pages leave the GPU
-  kUnpackStep,    // layer that unpacks KV entries for decodes
-  kUnpack,        // decode that does
-  kUnpacked,      // KV entry of a head that it reads
-  kMixedPair,     // row of a chunk and KV entry of a head before it, in two formats
+  kUnpackStep,    // layer that unpacks KV entries of two formats, which no kernel reads in place
+  kUnpack,        // decode or chunk whose KV entries it unpacks
+  kUnpacked,      // KV entry of a head that is unpacked
   kRequantised,   // KV entry of a head that gets fewer bits
+  kStagedLayer,   // layer that scores, selects and moves staged KV entries
   // Behind the layers.
   kCompression,  // compression of a request: the host's part
-  kAsked,        // layer of a compression that scores by the attention of captured queries
+  kAsked,        // layer of a compression that scores by the attention of queries or probe rows
   kAskedPair,    // row of a query head and KV entry that it scores
   kRanked,       // KV entry of a head: scored by what is stored, and selected among
   kCounted,      // KV entry of a head, where scores of all heads decide how many stay
   kRetained,     // KV entry of a head that stays: moved, and noted by the host
   // Recalled pages of 16 tokens of a head, used by RetrievalCost.
   kPageNow,         // before its layer's attention
-  kPageMixed,       // the same in steps that compute prompts, whose tokens the copy overlaps with
   kPageNext,        // for the next step, where the step waits for nothing else
   kPageConcurrent,  // that the step does not wait for: slowdown of the step
   kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 36;
+constexpr size_t kOperationFamilies = 35;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 
@@ -102,7 +101,8 @@ struct MethodWork {
   bool sums_decodes = false;      // and of decodes
   bool captures = false;          // queries of the last rows of prompts,
   bool captures_decodes = false;  // and of each decode
-  uint32_t asked_rows = 0;        // captured rows whose attention scores KV entries in a compression
+  uint32_t asked_rows = 0;        // rows whose attention scores KV entries in a compression
+  bool staged = false;            // compressions are part of the layers: KV entries wait for them unstored
   bool counts_by_scores = false;
   bool moves = true;             // KV entries that stay
   double retained_fraction = 1;  // where a compression does not say how many stay: a fraction, at most

@@ -54,15 +54,14 @@ void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, Nod
   if (rates->both_bytes_per_s > 0) node->pcie_both_bytes_per_s = figure(rates->both_bytes_per_s);
 }
 
-// Adds what policy, client and driver take between the end of a step and the next one, as runs under the wall
-// clock measured it. With two steps in flight the next step is launched already.
-void take_measured_host(const MeasuredDevice& device, const CoreConfig& config, HostTime* host) {
-  if (config.steps_in_flight_max > 1) return;
+// What policy, client and driver take between the end of a step and the next one, as runs under the wall
+// clock measured it.
+HostPlanning measured_planning(const MeasuredDevice& device) {
   const auto ns = [&](const char* name) {
     const MeasuredFigure* const figure = device.figure(name);
     return figure == nullptr ? 0 : figure->value * 1e3;
   };
-  host->add(ns("host between steps"), ns("host between steps, a request"));
+  return {ns("host between steps"), ns("host between steps, a request")};
 }
 
 // A profile's tables are of one device: engines of other kinds than the first have none.
@@ -247,7 +246,9 @@ std::unique_ptr<CostModel> make_base_cost(const Scenario& scenario, size_t of, C
       return nullptr;
     }
     fit_profile(kind.device, *spec, of == 0, &*measured, out);
-    take_measured_host(*measured, out->options.engines.front(), &spec->host);
+    out->host_planning = measured_planning(*measured);
+    // With two steps in flight the next step is launched already.
+    if (out->options.engines.front().steps_in_flight_max == 1) spec->host.add(out->host_planning);
     spec->measured = &*measured;
     if (precision_traits(out->options.engines.front().policies.precision).packed())
       spec->precision = out->options.engines.front().policies.precision;

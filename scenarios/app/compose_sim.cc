@@ -65,7 +65,6 @@ RetrievalSetup make_retrieving(const Scenario& scenario, const Composed& compose
     const auto us = [&](Family family) { return ns[static_cast<size_t>(family)] * size / 1e3; };
     out.prices->set_measured({.page_now_us = us(Family::kPageNow),
                               .page_next_us = us(Family::kPageNext),
-                              .page_mixed_us = us(Family::kPageMixed),
                               .concurrent_page_us = us(Family::kPageConcurrent),
                               .page_launched_us = us(Family::kPageLaunched)});
   }
@@ -170,6 +169,7 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
     for (uint32_t i = 0; i < kind.engines; ++i) {
       sim::SimEngine& engine = out->engines.emplace_back();
       engine.cost = kind.cost ? kind.cost.get() : composed.cost.get();
+      engine.planning = composed.host_planning;
       engine.gpu_first = gpus_before + i / per_node * kind.node_gpus + i % per_node * kind.gpus_each;
       engine.gpus = kind.gpus_each;
     }

@@ -21,7 +21,8 @@ void add_scorer(const kernels::ScorerDefinition& scorer, const PolicySet& set, M
   work->sums_decodes = source == ScoreSource::kSums;
   work->captures = source == ScoreSource::kWindowQueries || source == ScoreSource::kAllQueries;
   work->captures_decodes = work->captures && scorer.watches_decodes;
-  if (source == ScoreSource::kWindowQueries) work->asked_rows = captured_queries(set.scorer, set.scorer_spec);
+  if (source == ScoreSource::kWindowQueries || source == ScoreSource::kProbes)
+    work->asked_rows = captured_queries(set.scorer, set.scorer_spec);
 }
 
 void add_retention(const CoreConfig& config, MethodWork* work) {
@@ -30,6 +31,7 @@ void add_retention(const CoreConfig& config, MethodWork* work) {
   const Retention retention(config, axes);
   const BudgetTraits budget = budget_traits(set.budget);
   work->groups = page_groups(set);
+  work->staged = retention.staged();
   work->counts_by_scores = !budget.known_at_admission() && !retention.known();
   work->moves = retention.slot_retention() == SlotRetention::kMove;
   if (retention.slot_retention() == SlotRetention::kRing) work->ring_slots = set.budget_spec.kv_entries;

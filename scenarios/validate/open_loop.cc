@@ -59,7 +59,7 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
   const double size = kPageUnit.of(pricing_.work.page_tokens, pricing_.work.head_dim);
   const auto count = [&](Family family) -> double& { return out->counts[static_cast<size_t>(family)]; };
   for (const LayerRecall& recall : recalls) {
-    count(launched.chunks.empty() ? Family::kPageNow : Family::kPageMixed) += size * recall.blocking;
+    count(Family::kPageNow) += size * recall.blocking;
     count(Family::kPageNext) += size * recall.background;
     count(Family::kPageConcurrent) += size * recall.background;
     if (launched.chunks.empty() && pricer.reads().launched())
@@ -83,8 +83,6 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   shape.chunk_load = memory->load.fraction(begin), shape.busy_ms = memory->busy_period.ms(begin);
   shape.calm_ms = memory->busy_period.calm_ms(begin), shape.busy_before_ms = memory->busy_period.length_ms();
   shape.graph = memory->graphs.use(graph_key, memory->graphs.seen(graph_key));
-  memory->load.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->busy_period.add(shape, begin, ended.ns * kTicksPerNs);
   memory->graphs.add(graph_key);
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
@@ -93,6 +91,10 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   const StepShape& reads = graph ? pricing_.pricers[engine]->reads() : shape;
   const StepCost cost = pricing_.cost->step(reads);
   const StepRange range = pricing_.cost->range(reads);
+  const Ticks end = ended.ns * kTicksPerNs;
+  const bool waits = out.counts[static_cast<size_t>(Family::kPageNow)] > 0;
+  memory->load.add(shape, begin, end, waits ? std::max<Ticks>(0, end - begin - cost.device) : 0);
+  memory->busy_period.add(shape, begin, end);
   const Ticks took = graph ? through : cost.device, concurrent = took - cost.device;
   out.measured = us_of(ended - begun);
   out.predicted = us_of(std::max(took + std::max<Ticks>(0, cost.host), cost.least));
@@ -121,14 +123,17 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // requested earlier, and reported out of order
+  const auto& launched = launched_[raw(transfer.engine)];
+  const uint32_t decodes = launched.empty() ? 0 : launched.rbegin()->second.shape.decodes;
   copies_.push_back({raw(transfer.engine),
                      Instant{found->at.ns - took.ns},
+                     now + copy_price_.planning.of(decodes),
                      {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
 }
 
 // Bytes flow at the link's rate, and at half of the rate of both directions while the other one is busy.
 double OpenLoop::predicted(const Copied& copy) const {
-  double at = us_of(copy.from - Instant{});
+  double at = us_of(std::max(copy.from, copy.submitted) - Instant{});
   at += copy.priced.to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
   double left = static_cast<double>(copy.priced.pages) * copy_price_.page_bytes;
   const double rate = copy.priced.to_gpu ? copy_price_.in_bytes_per_us : copy_price_.out_bytes_per_us;

@@ -20,6 +20,7 @@
 #include "engine/recorder/recorder_outcomes.h"
 #include "models/cost/cost_model.h"
 #include "models/cost/graph_shapes.h"
+#include "models/cost/host_time.h"
 #include "models/cost/recent_load.h"
 #include "models/cost_tables/operation_cost.h"
 #include "sim/clock/graph_pricer.h"
@@ -51,9 +52,10 @@ struct PricedCopy {
   double error() const { return predicted / measured - 1; }
 };
 
-// The simulated node's price of a copy: an overhead, and the bytes at the link's rate, or at half of the rate
-// of both directions together while the other direction is busy.
+// The simulated node's price of a copy: the host's time until it is submitted, an overhead, and the bytes at
+// the link's rate, or at half of the rate of both directions together while the other direction is busy.
 struct CopyPrice {
+  HostPlanning planning{};
   double in_overhead_us = 0, out_overhead_us = 0;
   double in_bytes_per_us = 1, out_bytes_per_us = 1, both_bytes_per_us = 2;
   double page_bytes = 0;
@@ -91,10 +93,10 @@ class OpenLoop final : public Observer {
         entries;  // of the launch, which began `offset` steps earlier
     uint32_t offset = 0;
   };
-  // A copy of an engine and the instant at which it started.
+  // A copy of an engine, the instant from which it is measured, and that at which the host has submitted it.
   struct Copied {
     size_t engine = 0;
-    Instant from{};
+    Instant from{}, submitted{};
     PricedCopy priced;
   };
   void price(Instant now, const LaunchStep& launch);

@@ -96,8 +96,7 @@ double predicted(const OperationSample& one, FamilyCounts ns) {
 // The part of a step concurrently with which pages recalled after attention are copied: everything but
 // attention and other recalls. The step waits for the remainder (graph_pricer.h has the exact rule).
 double concurrent(const OperationSample& one, FamilyCounts ns) {
-  for (const Family pages :
-       {Family::kPageNow, Family::kPageMixed, Family::kPageConcurrent, Family::kPageLaunched})
+  for (const Family pages : {Family::kPageNow, Family::kPageConcurrent, Family::kPageLaunched})
     ns[index(pages)] = 0;
   return predicted(one, ns) - one.attention;
 }
@@ -137,7 +136,7 @@ double page_behind(const std::vector<OperationSample>& samples, FamilyCounts ns)
   Vector tried{ns[index(Family::kPageNow)]};
   for (const OperationSample& one : samples) {
     const double sum = predicted(one, ns);
-    if (pages_next(one) <= 0 || one.counts[index(Family::kPageMixed)] > 0) continue;
+    if (pages_next(one) <= 0) continue;
     with.push_back(&one);
     if (one.measured > kHeldUp * sum)
       tried.push_back(1e3 * (one.measured - sum + concurrent(one, ns)) / pages_next(one));

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 
 CopyPrice copy_price(const Composed& composed) {
   CopyPrice out;
+  out.planning = composed.host_planning;
   out.in_overhead_us = composed.node.copy_overhead_h2d_ns.value / 1e3;
   out.out_overhead_us = composed.node.copy_overhead_d2h_ns.value / 1e3;
   const NodeSpec& node = composed.node;

@@ -231,7 +231,7 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = fraction_of_gpu(recall.blocking);
     outcomes_[step_.background(l)] = fraction_of_gpu(recall.background);
-    set(&step_.graph, step_.layers[l].recall_now, prices_->recall(true, !reads_.chunks.empty()));
+    set(&step_.graph, step_.layers[l].recall_now, prices_->recall());
     const Ticks concurrent = prices_->concurrent(outcomes_[step_.background(l)], reads_.launched());
     if (concurrent > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + concurrent);
     const bool now = ahead ? recall.corrected > 0 : load_.requests > 0;

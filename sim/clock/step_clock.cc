@@ -53,6 +53,7 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
     }
   }
   launch.shape = shape_of(command, lists_entries_, &launch.chunks, &launch.passes);
+  decodes_launched_ = launch.shape.decodes;
   for (const Compression& one : command.compressions)
     launch.compressions.push_back(shape_of(one, command.entries));
   launch.shape.compressions = launch.compressions;
@@ -151,7 +152,7 @@ bool StepClock::price_next() {
     const Ticks host = cost.host + first;
     const Ticks took = std::max(cost.least, host + cost.device);
     add_priced(start + took, host, {}, cost.by_evidence);
-    remember(shape, start, priced_.back().end);
+    remember(shape, start, priced_.back().end, 0);
     if (!launch->decodes.empty()) {
       priced_.back().entries_read += launch->shape.decode_context_sum;
       priced_.back().entries_waited += shape.decode_context_sum;
@@ -182,9 +183,10 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.graph = graphs_.use(graph_key_, seen);
 }
 
-void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
+// As RecentLoad::add().
+void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end, Ticks waited) {
   priced_.back().graph_key = graph_key_;
-  load_.add(shape, begin, end);
+  load_.add(shape, begin, end, waited);
   busy_period_.add(shape, begin, end);
 }
 
@@ -250,7 +252,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
   priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
-  remember(launch->shape, step.start, priced_.back().end);
+  remember(launch->shape, step.start, priced_.back().end, exposed);
   add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), *launch);
   ++launch->priced;
 }

@@ -138,6 +138,7 @@ class StepClock {
   // When everything that the answered steps offload has arrived on the host: a copy of it starts no earlier.
   Instant offloaded_at() const { return {instant_of(offloaded_ + kTicksPerNs - 1)}; }
   bool idle() const { return launches_.empty(); }
+  uint32_t decodes_launched() const { return decodes_launched_; }  // requests that the newest launch decodes
 
   const StepTotals& totals() const { return totals_; }
 
@@ -195,7 +196,7 @@ class StepClock {
   bool price_next();  // false if every launched step is priced, or none may be
   Launch* next_launch();
   void recall(Launch* launch, Ticks start);
-  void remember(const StepShape& shape, Ticks begin, Ticks end);
+  void remember(const StepShape& shape, Ticks begin, Ticks end, Ticks waited);
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
@@ -233,6 +234,7 @@ class StepClock {
   std::deque<Launch> launches_;
   RecentLoad load_;
   BusyPeriod busy_period_;
+  uint32_t decodes_launched_ = 0;
   GraphShapes graphs_;          // of answered steps
   GraphShapes::Key graph_key_;  // of the step being priced
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered

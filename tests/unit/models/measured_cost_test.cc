@@ -276,6 +276,10 @@ TEST_CASE("measured cost: a chunk of the busy period's size takes what it took t
       shape.busy_ms = busy;
       CHECK(us_of(m->step(shape).device) ==
             doctest::Approx(then / usual * us_of(tables->step(shape).device)).epsilon(1e-4));
+      shape.chunk_load = 500;  // the same at any load by these tables; the period counts half
+      CHECK(us_of(m->step(shape).device) ==
+            doctest::Approx((1 + then / usual) / 2 * us_of(tables->step(shape).device)).epsilon(1e-4));
+      shape.chunk_load = kSustainedLoad;
     }
   }
 }
@@ -351,16 +355,16 @@ TEST_CASE("recent load: a fraction of the window, which ages out") {
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
   heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-  none.add(heavy, 0, 5000 << 10);
+  none.add(heavy, 0, 5000 << 10, 0);
   CHECK(none.fraction(Ticks{5000} << 10) == kSustainedLoad);
   RecentLoad load(Ticks{1000} << 10);
   const auto at = [](int64_t us) { return Ticks{us} << 10; };
   CHECK(load.fraction(at(0)) == 0);
-  load.add(heavy, at(100), at(300));
+  load.add(heavy, at(100), at(300), 0);
   CHECK(load.fraction(at(300)) == 200);
   CHECK(load.fraction(at(200)) == 100);
   CHECK(load.fraction(at(1200)) == 100);
-  load.add(heavy, at(1300), at(1500));
+  load.add(heavy, at(1300), at(1500), 0);
   CHECK(load.fraction(at(1500)) == 200);
   CHECK(load.fraction(at(2600)) == 0);
   load.move_base(at(1000));
@@ -368,10 +372,25 @@ TEST_CASE("recent load: a fraction of the window, which ages out") {
   // Few tokens, or decodes alone, are no load.
   StepShape light = heavy;
   light.tokens = 100;
-  load.add(light, at(500), at(900));
+  load.add(light, at(500), at(900), 0);
   heavy.chunks = {};
-  load.add(heavy, at(900), at(1000));
+  load.add(heavy, at(900), at(1000), 0);
   CHECK(load.fraction(at(1000)) == 200);
+}
+
+TEST_CASE("recent load: waits for pages do not count") {
+  const ChunkShape chunk{512, 0, 0};
+  StepShape heavy;
+  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+  const auto at = [](int64_t us) { return Ticks{us} << 10; };
+  const auto fraction = [&](int64_t waited) {
+    RecentLoad load(at(1000));
+    load.add(heavy, at(0), at(500), at(waited));
+    return load.fraction(at(500));
+  };
+  CHECK(fraction(0) == 500);
+  CHECK(fraction(200) == 300);
+  CHECK(fraction(600) == 0);  // a wait that other steps share
 }
 
 TEST_CASE("measured device: a written device reads back unchanged") {

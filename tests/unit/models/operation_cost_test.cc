@@ -160,6 +160,10 @@ TEST_CASE("operation counts: what each kind of method does in a step, in logical
        [](MethodWork* w) { w->asked_rows = 32; },
        {},
        {{Family::kAsked, 2}, {Family::kAskedPair, 120 * 32 * 2 * 8}, {Family::kRanked, -120 * heads}}},
+      {"staged compressions",
+       [](MethodWork* w) { w->staged = true; },
+       {},
+       {{Family::kStagedLayer, 2}, {Family::kCompression, -1}}},
       {"groups",
        [](MethodWork* w) { w->groups = 8; },
        {{Family::kTable, 8 * 3}, {Family::kTableEntry, 7 * (6 + 3 * half)}},
@@ -177,6 +181,13 @@ TEST_CASE("operation counts: what each kind of method does in a step, in logical
     CHECK(counted(decodes, work) == more(counted(decodes, lists), row.decodes));
     CHECK(counted(prompt, work) == more(counted(prompt, lists), row.prompt));
   }
+  // Layers score staged entries of all requests at once; other compressions follow one another.
+  const CompressionShape two[] = {cut[0], cut[0]};
+  prompt.compressions = two;
+  MethodWork staged = lists;
+  staged.staged = true;
+  CHECK(counted(prompt, lists).at(name_of(Family::kCompression)) == 2);
+  CHECK(counted(prompt, staged).at(name_of(Family::kStagedLayer)) == 2);
 }
 
 TEST_CASE("operation counts: chunks over a ring's end, and entries that are listed, are read one by one") {
@@ -298,9 +309,17 @@ TEST_CASE(
                        {Family::kUnpacked, 5000 * 8},
                        {Family::kRequantised, 640 * 8}});
   CHECK(counted(shape, work) == want);
-  work.two_formats = true;
-  want[name_of(Family::kMixedPair)] = 10 * 300 * 8;
+  work.two_formats = true;  // then the chunk unpacks the entries before it, as those decodes do
+  want[name_of(Family::kUnpack)] = 2 * 3;
+  want[name_of(Family::kUnpacked)] = (5000 + 300) * 8;
   CHECK(counted(shape, work) == want);
+  shape.decodes_unpacked = 0, shape.unpacked_context_sum = 0;
+  want[name_of(Family::kUnpack)] = 2;
+  want[name_of(Family::kUnpacked)] = 300 * 8;
+  CHECK(counted(shape, work) == want);
+  const ChunkShape first{10, 0, 0};
+  shape.chunks = {&first, 1};
+  CHECK(counted(shape, work) == named({{Family::kRequantised, 640 * 8}}));
 }
 
 TEST_CASE("other operations: the mean of profiles, family by family") {

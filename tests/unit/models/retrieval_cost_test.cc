@@ -72,16 +72,12 @@ TEST_CASE("retrieval cost: h(x, u) = requests * t_request + x / rate * (1 + u0 /
   }
 }
 
-TEST_CASE("retrieval cost: measured recalls cost a time per page, which differs next to prompts") {
+TEST_CASE("retrieval cost: measured recalls cost a time per page") {
   RetrievalCost measured = cost({});
-  measured.set_measured({.page_now_us = 2,
-                         .page_next_us = 3,
-                         .page_mixed_us = 1,
-                         .concurrent_page_us = 0.25,
-                         .page_launched_us = 0.125});
+  measured.set_measured(
+      {.page_now_us = 2, .page_next_us = 3, .concurrent_page_us = 0.25, .page_launched_us = 0.125});
   const auto us = [](Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; };
-  CHECK(us(measured.recall(true, false).unit) == doctest::Approx(2));
-  CHECK(us(measured.recall(true, true).unit) == doctest::Approx(1));
+  CHECK(us(measured.recall().unit) == doctest::Approx(2));
   CHECK(us(measured.recall(false).unit) == doctest::Approx(3));
   for (const bool now : {false, true}) CHECK(measured.recall(now).fixed == 0);
   CHECK(us(measured.concurrent(80, false)) == doctest::Approx(20));

@@ -159,4 +159,28 @@ TEST_CASE("open loop: copies follow one another in each direction, and a failed 
   CHECK(!open.copies()[2].to_gpu);
 }
 
+TEST_CASE("open loop: a copy starts when the host has submitted it, or behind the one before") {
+  ConstantCost flat;
+  const Log log = log_of({100}, {{0, {50 * kUs}, false}, {1, {80 * kUs}, false}});
+  OpenLoop open(&log, {.cost = &flat},
+                {.planning = {.ns = 10'000, .request_ns = 1'000},
+                 .in_bytes_per_us = 100,
+                 .out_bytes_per_us = 100,
+                 .both_bytes_per_us = 200,
+                 .page_bytes = 1000});
+  const std::vector<PlanEntry> decodes(3, {.kind = EntryKind::kDecode, .samples = true, .tokens = 1});
+  open.saw_command({0}, LaunchStep{.tokens = 3, .entries = decodes, .allocations = {}, .prefix_hits = {}});
+  const PageId pages[] = {PageId{1}, PageId{2}};
+  for (const int64_t number : {0, 1}) {
+    open.saw_command(
+        {number * 30 * kUs},
+        StartTransfer{
+            {}, TransferId{static_cast<uint64_t>(number)}, {}, Tier::kHost, Tier::kGpu, pages, pages});
+  }
+  REQUIRE(open.copies().size() == 2);
+  CHECK(open.copies()[0].predicted == doctest::Approx(10 + 3 + 20));
+  CHECK(open.copies()[1].measured == doctest::Approx(30));  // from the end of the first
+  CHECK(open.copies()[1].predicted == doctest::Approx(20));
+}
+
 }  // namespace kvtwin

@@ -153,6 +153,31 @@ TEST_CASE("physics: copies of one direction run in sequence, each after its own 
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, true, 1}}) == "e0 #0 202300\ne1 #1 202300\n");
 }
 
+TEST_CASE("physics: the host plans before a copy starts, while copies that it asked for earlier go on") {
+  ToyCost cost(1, false, 0);
+  sim::SimConfig config = node(1, 5'500'000, &cost);
+  config.node.pcie_gb_per_s = 55;  // 100 us a copy
+  config.engines[0].planning = {.ns = 30'000, .request_ns = 500};
+  // The second is submitted at 90 us and waits for the first.
+  CHECK(ends_of(config, {{0, 0, true, 1}, {60'000, 0, true, 1}}) == "e0 #0 130000\ne0 #1 230000\n");
+  const std::string with_decodes = in_child([&] {
+    std::string log;
+    sim::simulate(config, [&](Backend* backend) {
+      const std::vector<PlanEntry> decodes(4, {.kind = EntryKind::kDecode, .samples = true, .tokens = 1});
+      backend->submit(LaunchStep{.tokens = 4, .entries = decodes, .allocations = {}, .prefix_hits = {}});
+      const PageId page{};
+      backend->submit(StartTransfer{{}, {}, {}, Tier::kHost, Tier::kGpu, {&page, 1}, {&page, 1}});
+      Instant now;
+      Event event;
+      while (backend->next(&now, &event)) {
+        if (std::holds_alternative<TransferDone>(event)) log += fmt::format("{}", now.ns);
+      }
+    });
+    return log;
+  });
+  CHECK(with_decodes == "132000");
+}
+
 TEST_CASE("physics: copies with different overheads share a link equally") {
   // SimGrid gives a link of a tenth of the latency ten times the bandwidth; a delay instead gives equal
   // fractions.

@@ -18,6 +18,7 @@
 #include "tests/unit/sim/clock_runs.h"
 
 using namespace kvtwin;
+using kvtwin::testing::kArkvale;
 using kvtwin::testing::kFreekv;
 
 namespace {
@@ -110,6 +111,44 @@ TEST_CASE("step clock: prompts are slower after prompts") {
   clock.launch({300'000}, step_of(3, 1, chunk));
   while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   CHECK(clock.take().ends.back().ns == 320'000);
+}
+
+TEST_CASE("step clock: while a prompt's step waits for pages, it does not lower the clock") {
+  struct Recalls final : OutcomeSource {
+    void step(const LaunchStep& launch, uint32_t, DataOutcomes* values) override {
+      values->clear();
+      values->recalls.assign(32, {.blocking = raw(launch.step) == 0 ? pages : 0});
+    }
+    void notify(const Command&) override {}
+    uint32_t pages = 0;
+  };
+  const Catalog catalog;
+  const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
+  const auto cost = llama_cost();
+  const RetrievalCost prices(llm, catalog.device("h200").value(), catalog.node("a100-40gb").value(), 1,
+                             {.page_tokens = 32});
+  sim::GraphPricerSpec spec = identity_spec();
+  spec.graph.kind = kArkvale, spec.policy = retrieval_defaults(kArkvale);
+  spec.kv_heads = llm.kv_heads;
+  const std::vector<PlanEntry> entries = {
+      {.request = RequestId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 9000},
+      {.request = RequestId{1}, .kind = EntryKind::kChunk, .tokens = 2048, .context = 0}};
+  // The time of the last of `steps` equal steps, of which the first recalls so many pages of each layer.
+  const auto last = [&](uint64_t steps, uint32_t pages) {
+    Recalls source;
+    source.pages = pages;
+    sim::GraphPricer pricer(spec, cost.get(), &prices);
+    sim::StepClock clock(EngineId{}, cost.get(), 1);
+    clock.extend(&source, &pricer, 1, nullptr);
+    std::vector<LaunchStep> launches;
+    for (uint64_t i = 0; i < steps; ++i) launches.push_back(step_of(i, 1, entries));
+    const std::vector<int64_t> ends = ends_of(&clock, launches);
+    return steps == 1 ? ends[0] : ends[steps - 1] - ends[steps - 2];
+  };
+  const int64_t cold = last(1, 0), warm = last(2, 0), waited = last(2, 4000);
+  CHECK(warm > cold + cold / 20);
+  CHECK(last(1, 4000) > cold + 40'000'000);  // longer than the window on which the clock depends
+  CHECK(waited == cold);
 }
 
 TEST_CASE("step clock: the graph of a step without retrieval takes the serial sum, to the tick") {
