@@ -109,14 +109,17 @@ Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vect
 
 constexpr char kDraft[] = ".kvtwin-run-";
 
-// When the process was started, in clock ticks after the system's start; 0: there is none, or it is unknown.
+// When the process was started, in clock ticks after the system's start; 0: it has ended, or its start is
+// unknown.
 uint64_t start_of(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
   std::getline(file, text);
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));  // behind its name
   std::string field;
-  for (int i = 0; i < 20 && fields >> field; ++i) continue;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;  // killed, and its parent has not asked for its status yet
+  for (int i = 1; i < 20 && fields >> field; ++i) continue;
   return fields ? std::strtoull(field.c_str(), nullptr, 10) : 0;
 }
 
@@ -130,20 +133,6 @@ bool runs(const char* writer) {
   if (process <= 0 || *end != '-') return true;  // not a name of writer_name()
   if (kill(process, 0) != 0 && errno == ESRCH) return false;
   return start_of(process) == std::strtoull(end + 1, nullptr, 10);
-}
-
-// Removes drafts of processes that were killed while they wrote `whole`: WHOLE.kvtwin-run-PID-START.
-void remove_stale_drafts(const fs::path& whole) {
-  const std::string start = whole.filename().string() + kDraft;
-  std::vector<fs::path> stale;
-  std::error_code failed;
-  for (fs::directory_iterator at(whole.parent_path(), failed), end; !failed && at != end;
-       at.increment(failed)) {
-    const std::string name = at->path().filename().string();
-    if (!name.starts_with(start)) continue;
-    if (!runs(name.c_str() + start.size())) stale.push_back(at->path());
-  }
-  for (const fs::path& path : stale) fs::remove_all(path, failed);
 }
 
 }  // namespace
@@ -161,6 +150,18 @@ Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool for
                     "another --out; --force replaces it");
 }
 
+void remove_stale_drafts(const std::string& parent, const std::function<bool(std::string_view)>& of) {
+  std::vector<fs::path> stale;
+  std::error_code failed;
+  for (fs::directory_iterator at(parent, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    const size_t writer = name.rfind(kDraft);
+    if (writer == std::string::npos || !of(std::string_view(name).substr(0, writer))) continue;
+    if (!runs(name.c_str() + writer + std::strlen(kDraft))) stale.push_back(at->path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path, failed);
+}
+
 Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files) {
   std::error_code failed;
   const fs::path given(dir);
@@ -170,7 +171,8 @@ Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& fil
   const std::string name = kDraft + writer_name();
   fs::path whole = target;
   if (!whole.has_filename()) whole = whole.parent_path();
-  remove_stale_drafts(whole);
+  remove_stale_drafts(whole.parent_path().string(),
+                      [&](std::string_view folder) { return folder == whole.filename().string(); });
   const fs::path draft = swap ? fs::path(whole.string() + name) : whole / name;
   Result<void> done = write_files(draft.string(), files);
   if (done && swap) {

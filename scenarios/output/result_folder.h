@@ -4,7 +4,9 @@
 #define KVTWIN_SCENARIOS_OUTPUT_RESULT_FOLDER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/result.h"
@@ -36,6 +38,11 @@ Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool for
 // one. Files that no run writes stay; if there are any, the folder itself stays too, and a crash may leave no
 // result. An error here is an environment failure.
 Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files);
+
+// A process that is killed while it replaces a run leaves its files: FOLDER.kvtwin-run-PID-START. This
+// removes those in `parent` whose process has ended, for each FOLDER that `of` accepts. Accept only folders
+// that no other machine writes: whether a process of another machine runs is not visible.
+void remove_stale_drafts(const std::string& parent, const std::function<bool(std::string_view)>& of);
 
 // Reads the result in a directory.
 Result<v1::RunResult> read_result(const std::string& dir);

@@ -17,6 +17,7 @@
 #include "scenarios/load/inputs.h"
 #include "scenarios/load/scenario.h"
 #include "scenarios/load/unread_fields.h"
+#include "scenarios/output/result_folder.h"
 #include "scenarios/sweep/pool.h"
 
 namespace kvtwin {
@@ -211,6 +212,9 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
     return !environment;
   });
   if (!ran) return ran;
+  // A killed sweep's workers may still have been ending when the points above were written.
+  remove_stale_drafts((fs::path(dir) / "points").string(),
+                      [&](std::string_view key) { return same.contains(std::string(key)); });
   if (environment) return tl::unexpected<Error>(*environment);
   return {};
 }
