@@ -41,7 +41,7 @@ struct SimEngine {
   uint64_t page_bytes_low_bit = 0;
   uint32_t steps_in_flight_max = 1;  // run_simulated() overwrites it with CoreConfig's
   Duration first_step_host{};        // additional host time of its first step
-  HostPlanning planning{};           // before its copies start; steps have it in their cost
+  HostPlanning planning{};           // its copies start later by this; steps contain it in their cost
   uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)
   uint32_t gpus = 1;
 };

@@ -26,6 +26,7 @@ WIDTH, HEIGHT = 1080, 560
 PANEL, GAP, LEFT, TOP = 270, 82, 74, 78  # side of a square panel; space between panels; origin of the first
 RESIDUAL_TOP, RESIDUAL = 392, 96  # the strips of differences under the panels
 RESIDUAL_LIMIT = 15  # per cent
+NAME_WIDTH, NAME_HEIGHT = 6.6, 11  # of a letter of a name, and of a line
 
 STYLE = """
   .paper { fill: #ffffff } text { fill: #24292f; font: 13px system-ui, "DejaVu Sans", sans-serif }
@@ -135,11 +136,24 @@ class Panel:
         beyond = sorted((self.x(measured), percent(predicted, measured), name)
                         for _, name, predicted, measured in self.points
                         if abs(percent(predicted, measured)) > self.limit)
-        for x, difference, name in beyond:  # names left of their points where there is room
-            is_left = x > self.left + PANEL * 0.5
-            out.append(f'<text class="small" x="{x + (-8 if is_left else 8):.1f}" y="{self.residual_y(difference) + 4:.1f}"'
-                       f' text-anchor="{"end" if is_left else "start"}">{name}</text>')
+        taken = [(self.x(measured) - 5, self.x(measured) + 5, self.residual_y(percent(predicted, measured)))
+                 for *_, predicted, measured in self.points]  # (left, right, y) of points, and then of names
+        for x, difference, name in beyond:
+            out += self.draw_name(x, self.residual_y(difference), name, taken)
         return out
+
+    def draw_name(self, x, y, name, taken):
+        """The name on the line that covers the least, with a stroke to its point if that is another line."""
+        is_left = x > self.left + PANEL * 0.5
+        near, far = (x - 8, x - 8 - NAME_WIDTH * len(name)) if is_left else (x + 8, x + 8 + NAME_WIDTH * len(name))
+        left, right = min(near, far), max(near, far)
+        covered = lambda line: sum(left < other_right and other_left < right and abs(line - other) < NAME_HEIGHT
+                                   for other_left, other_right, other in taken)
+        lines = [y] + [line for line in range(RESIDUAL_TOP + 7, RESIDUAL_TOP + RESIDUAL - 4, 3)]
+        at = min(lines, key=lambda line: (covered(line), abs(line - y)))
+        taken.append((left, right, at))
+        out = [f'<path class="exact" d="M{x:.1f},{y:.1f}L{near:.1f},{at:.1f}"/>'] if at != y else []
+        return out + [f'<text class="small" x="{near:.1f}" y="{at + 4:.1f}" text-anchor="{"end" if is_left else "start"}">{name}</text>']
 
 
 def legend(suite):

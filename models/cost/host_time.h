@@ -13,9 +13,10 @@
 
 namespace kvtwin {
 
-// What the host takes from an event to the commands that follow from it.
+// The host's time from an event to the commands that follow from it: a fixed part, and one for each decoding
+// request.
 struct HostPlanning {
-  double ns = 0, request_ns = 0;  // of any kind of step; for each decoding request
+  double ns = 0, request_ns = 0;
 
   Duration of(uint32_t decodes) const { return {std::llround(ns + request_ns * decodes)}; }
 };

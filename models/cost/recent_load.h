@@ -2,8 +2,8 @@
 //
 // A GPU that computes prompts without a pause reaches its power limit and lowers its clock; one that mostly
 // decodes does not. So the same chunk takes longer after other chunks (StepShape::chunk_load,
-// measured_cost.h). While a step waits for pages, it is no load. Not thread-safe. Integers only, so coalesced
-// and single steps give the same values.
+// measured_cost.h). Time in which a step waits for pages is no load. Not thread-safe. Integers only, so
+// coalesced and single steps give the same values.
 
 #ifndef KVTWIN_MODELS_COST_RECENT_LOAD_H_
 #define KVTWIN_MODELS_COST_RECENT_LOAD_H_

@@ -11,8 +11,8 @@
 namespace kvtwin {
 namespace {
 
-// Relative: how much the same step differs between runs, which tables do not show. Nine of ten steps of two
-// runs differ by less than 1.54 % on H200s and 1.88 % on H100s (reports/evidence/validation/between_runs.py).
+// Relative: how much the same step differs between runs, which tables do not show. The mean of two measured
+// 90th percentiles: 1.54 % on H200s and 1.88 % on H100s (reports/evidence/validation/between_runs.py).
 constexpr double kBetweenRuns = 0.0171;
 
 double squared(double x) { return x * x; }

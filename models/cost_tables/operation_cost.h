@@ -102,7 +102,7 @@ struct MethodWork {
   bool captures = false;          // queries of the last rows of prompts,
   bool captures_decodes = false;  // and of each decode
   uint32_t asked_rows = 0;        // rows whose attention scores KV entries in a compression
-  bool staged = false;            // compressions are part of the layers: KV entries wait for them unstored
+  bool staged = false;            // each layer compresses its KV entries of a chunk before they get pages
   bool counts_by_scores = false;
   bool moves = true;             // KV entries that stay
   double retained_fraction = 1;  // where a compression does not say how many stay: a fraction, at most

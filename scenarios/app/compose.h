@@ -70,7 +70,7 @@ struct Composed {
   std::unique_ptr<ChatPrompts> chat;           // null: the scenario names no chat template
   std::unique_ptr<PromptTagger> tagger;        // null: no policy reads roles that token ids give
   std::unique_ptr<CostModel> cost;             // shared by equal engines, with its memoised prices
-  HostPlanning host_planning;                  // of wall-clock runs, as measured; 0: it was not
+  HostPlanning host_planning;                  // measured in wall-clock runs; zeros: not measured
   std::vector<EngineKind> kinds;               // in engine order; device, node, memory, cost are kinds[0]'s
   OutcomeLog* outcome_log = nullptr;           // records data-dependent outcomes; null: they are not recorded
   uint32_t window_of_model = 0;                // before model.context_window; 0: that is not given

@@ -17,6 +17,7 @@ OpenLoop::OpenLoop(const Log* log, const StepPricing& pricing, const CopyPrice& 
       pricing_(pricing),
       copy_price_(copies),
       launched_(log->engines.size()),
+      decodes_launched_(log->engines.size()),
       copies_until_(log->engines.size()) {}
 
 void OpenLoop::saw_command(Instant now, const Command& command) {
@@ -28,6 +29,7 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
   StepShape shape = sim::shape_of(launch, pricing_.lists_entries, &chunks_, &passes_);
+  decodes_launched_[raw(launch.engine)] = shape.decodes;
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
@@ -123,11 +125,9 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // requested earlier, and reported out of order
-  const auto& launched = launched_[raw(transfer.engine)];
-  const uint32_t decodes = launched.empty() ? 0 : launched.rbegin()->second.shape.decodes;
   copies_.push_back({raw(transfer.engine),
                      Instant{found->at.ns - took.ns},
-                     now + copy_price_.planning.of(decodes),
+                     now + copy_price_.planning.of(decodes_launched_[raw(transfer.engine)]),
                      {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
 }
 

@@ -119,6 +119,7 @@ class OpenLoop final : public Observer {
   std::vector<ChunkShape> chunks_;
   std::vector<PassShape> passes_;
   std::vector<std::map<uint64_t, Launched>> launched_;  // by engine and step: the last launch
+  std::vector<uint32_t> decodes_launched_;              // by engine: of the newest launch
   std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
   std::vector<Copied> copies_;
 };

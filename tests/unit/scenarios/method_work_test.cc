@@ -1,4 +1,4 @@
-// What a shipped scenario's policy adds to a step, in the numbers that prices count with.
+// MethodWork of shipped scenarios: the operations that their policies add to a step.
 
 #include "scenarios/app/method_work.h"
 
@@ -29,7 +29,7 @@ TEST_CASE("method work: query rows or probe rows whose attention scores the entr
   CHECK(work_of("validation/h2o").asked_rows == 0);
 }
 
-TEST_CASE("method work: entries wait for a compression where it is known how many stay of a chunk") {
+TEST_CASE("method work: compressions are staged where the retained counts of a chunk are known") {
   CHECK(work_of("validation/knorm").staged);
   CHECK(work_of("calibration/tangram").staged);
   for (const char* const other : {"validation/snapkv", "validation/h2o", "calibration/adakv"})

@@ -153,7 +153,7 @@ TEST_CASE("physics: copies of one direction run in sequence, each after its own 
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, true, 1}}) == "e0 #0 202300\ne1 #1 202300\n");
 }
 
-TEST_CASE("physics: the host plans before a copy starts, while copies that it asked for earlier go on") {
+TEST_CASE("physics: a copy starts after the host has planned it, and after earlier copies") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(1, 5'500'000, &cost);
   config.node.pcie_gb_per_s = 55;  // 100 us a copy
