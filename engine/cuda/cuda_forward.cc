@@ -89,7 +89,8 @@ void CudaForward::walk(const DeviceRows& rows, const float* values, LayerAttenti
                        const StepStream& on) {
   KVT_CHECK(rows.rows <= rows.padded_rows && rows.padded_rows <= limits_.rows);
   KVT_CHECK(rows.samples <= limits_.samples);
-  const StepListSpec spec{llm_.layers, rows.samples > 0, attention->listed(rows)};
+  StepListSpec spec = attention->listed(rows);
+  spec.samples = rows.samples > 0;
   if (spec_ != spec) spec_ = spec, list_ = list_step(spec);
   const std::span<const ListedOperation> operations = list_.operations();
   uint32_t attended = 0;  // layers

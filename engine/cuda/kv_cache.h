@@ -39,9 +39,8 @@ class LayerAttention {
   virtual void plan(const DeviceRows& rows, const StepStream& on) = 0;
   virtual void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                       const StepStream& on) = 0;
-  // What attend() starts for `rows`, for the step's list of operations. Not listed: it keeps an order of its
-  // own, and its operations are known only as they are started (OperationTimer).
-  virtual ListedAttention listed(const DeviceRows& /*rows*/) const { return {}; }
+  // What the step's list of operations depends on, with `rows`, but for samples.
+  virtual StepListSpec listed(const DeviceRows& rows) const = 0;
   // Whether what plan() and attend() start depends on *form alone, so that it can be captured once and
   // replayed for equal ones (step_graphs.h). form->rows is there; what else it depends on is added.
   virtual bool repeats(StepGraphKey* /*form*/) const { return false; }

@@ -72,15 +72,15 @@ void PagedCache::plan(const DeviceRows& rows, const StepStream& on) {
 void PagedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                         const StepStream& on) {
   __nv_bfloat16* const pool = pages_.layer(layer);
-  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  const StepList list = list_attention(listed(rows), layer);
   for (const ListedOperation& one : list.operations()) {
     on.timer->begin(one);
     attention_.start(one, tensors, rows, pool, on.stream);
   }
 }
 
-ListedAttention PagedCache::listed(const DeviceRows& rows) const {
-  return {.listed = true, .rows = rows_present(rows)};
+StepListSpec PagedCache::listed(const DeviceRows& rows) const {
+  return {llm_.layers, false, {.rows = rows_present(rows)}};
 }
 
 void PagedCache::notify(const Command& command) {

@@ -27,7 +27,7 @@ class PagedCache final : public KvCache {
   // of the same step fills.
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  ListedAttention listed(const DeviceRows& rows) const override;
+  StepListSpec listed(const DeviceRows& rows) const override;
   // Chunks could be, but no two are alike.
   bool repeats(StepGraphKey* graph_key) const override {
     return graph_key->rows.chunks_count == 0 && graph_key->rows.other_rows == 0;

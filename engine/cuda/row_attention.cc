@@ -213,16 +213,6 @@ void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv
        [&] { return fmt::format("{} rows of {}", rows.rows, llm_->head_dim); });
 }
 
-void RowAttention::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                          __nv_bfloat16* pool, cudaStream_t stream, OperationTimer* timer) {
-  for (const Operation kernel : kAttentionKernels) {
-    if (!has_rows(rows_present(rows), kernel)) continue;
-    const ListedOperation one{.kind = kernel, .layer = static_cast<uint16_t>(layer)};
-    timer->begin(one);
-    start(one, tensors, rows, pool, stream);
-  }
-}
-
 void RowAttention::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
                          __nv_bfloat16* pool, cudaStream_t stream) {
   if (one.kind == Operation::kAppend) return append(tensors, rows, pool, stream);

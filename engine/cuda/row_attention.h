@@ -87,9 +87,6 @@ class RowAttention {
   // the step is in `pool`, the layer's.
   void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
              __nv_bfloat16* pool, cudaStream_t stream);
-  // Starts the kernels that have rows, for caches that list no operations.
-  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
-              cudaStream_t stream, OperationTimer* timer);
 
  private:
   void clear_counters(uint32_t sequences, cudaStream_t stream);

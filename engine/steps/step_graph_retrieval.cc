@@ -39,6 +39,7 @@ class RetrievalBuilder {
     }
     if (spec_.compresses != CompressionPlace::kNone && step_.bookkeeping == kNoOp) compress_behind();
     for (const ListedOperation& one : aged_) graph().add_part(step_.layers[one.layer].append, one);
+    if (spec_.kind != RetrievalKind::kReadsAll && compresses()) price_prompts();
     if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
     graph().seal();
     return std::move(step_);
@@ -47,27 +48,29 @@ class RetrievalBuilder {
  private:
   StepGraph& graph() { return step_.graph; }
 
+  bool compresses() const { return spec_.captures || spec_.compresses != CompressionPlace::kNone; }
+
   // The list of a step that has everything: rows for every kernel, choices, and completed pages.
   StepListSpec whole_list() const {
     constexpr AttentionRows kAll{true, true, true};
     const bool retrieves = spec_.kind != RetrievalKind::kReadsAll;
-    const bool compresses = spec_.captures || spec_.compresses != CompressionPlace::kNone;
     return {spec_.layers,
             true,
-            {.listed = true,
-             .rows = kAll,
+            {.rows = kAll,
              .dense_rows = kAll,
              .layers_dense = spec_.layers_dense,
              .kind = spec_.kind,
              .speculation = spec_.speculation,
              .chooses = retrieves,
              .fills = retrieves,
+             .fetches_rows = true,
+             .projects_keys = spec_.kind == RetrievalKind::kRecallsTokens,
              .packed_decodes = !retrieves,
-             .keeps = !retrieves && !compresses,
+             .keeps = !retrieves && !compresses(),
              .requantises = !retrieves},
-            {.plans_layers = compresses,
-             .copies = compresses,
-             .captures = compresses,
+            {.plans_layers = compresses(),
+             .copies = compresses(),
+             .captures = compresses(),
              .in_layers = spec_.compresses == CompressionPlace::kInLayers,
              .behind = spec_.compresses == CompressionPlace::kBehindLayers ? 1u : 0u}};
   }
@@ -109,7 +112,6 @@ class RetrievalBuilder {
     RetrievalLayerOps* const ops = &step_.layers[l];
     switch (priced_with) {
       case Operation::kQkv:
-        if (ops->query == kNoOp) choose_ahead(l + 1u);
         return price(OpKind::kGemm, one, &ops->query);
       case Operation::kPlan:
         return graph().add_part(ops->query, one);
@@ -130,7 +132,17 @@ class RetrievalBuilder {
         ops->cosine = add(OpKind::kCosineCheck, compute_, l);
         return graph().add_part(ops->cosine, one);
       case Operation::kKeepQuery:
-        return graph().add_part(ops->cosine == kNoOp ? ops->attention : ops->cosine, one);
+        if (ops->cosine != kNoOp) return graph().add_part(ops->cosine, one);
+        return with_attention(one, ops);
+      case Operation::kFetchRows:
+        return graph().add_part(ops->append, one);
+      case Operation::kProject:
+        if (one.part != ListPart::kQueries) return graph().add_part(ops->append, one);
+        ops->reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
+        return graph().add_part(ops->reproject, one);
+      case Operation::kRebuild:
+        ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
+        return graph().add_part(ops->reconstruct, one);
       case Operation::kPageScore:
       case Operation::kChoose:
       case Operation::kRecall:
@@ -141,8 +153,8 @@ class RetrievalBuilder {
       case Operation::kChunkAttention:
       case Operation::kRowAttention:
       case Operation::kPackedAttention:
-        if (ops->attention == kNoOp) attend(l, ops);
-        return graph().add_part(ops->attention, one);
+      case Operation::kTokenAttention:
+        return with_attention(one, ops);
       case Operation::kCapture:
       case Operation::kScore:
       case Operation::kSelect:
@@ -163,8 +175,33 @@ class RetrievalBuilder {
     const OpId own = one.kind == Operation::kCapture  ? ops.capture
                      : one.kind == Operation::kScore  ? ops.score
                      : one.kind == Operation::kSelect ? ops.select
-                                                      : ops.compact;
+                     : one.kind == Operation::kMove   ? ops.compact
+                                                      : kNoOp;
     return own == kNoOp ? ops.attention : own;
+  }
+
+  // Prompts beside requests that choose pages of what is retained. Their rows are priced with the others'.
+  void price_prompts() {
+    StepListSpec spec = whole_list();
+    spec.prompts = {.apart = true, .prompts = true, .prompts_aside = true, .last = true};
+    spec.prompts.attention.rows = {true, true, true};
+    for (uint32_t l = 0; l < spec_.layers; ++l) {
+      const RetrievalLayerOps& ops = step_.layers[l];
+      const StepList list = list_attention(spec, l);
+      for (const ListedOperation& one : list.operations()) {
+        const OpId priced_with = one.kind == Operation::kPlan     ? ops.query
+                                 : one.kind == Operation::kAppend ? ops.append
+                                 : one.part == ListPart::kAside   ? ops.append
+                                 : one.part == ListPart::kBack    ? ops.attention
+                                                                  : priced_compression(one, ops);
+        graph().add_part(priced_with, one);
+      }
+    }
+  }
+
+  void with_attention(const ListedOperation& one, RetrievalLayerOps* ops) {
+    if (ops->attention == kNoOp) attend(one.layer, ops);
+    graph().add_part(ops->attention, one);
   }
 
   void attend(uint16_t l, RetrievalLayerOps* ops) {
@@ -175,11 +212,9 @@ class RetrievalBuilder {
     arrived_ = kNoOp;
   }
 
-  // What a layer does about pages, between its append and its attention, or in the background after it.
+  // What a layer does about pages, between its append and its attention, or in the background after it; and
+  // about tokens, in the layer before.
   void choose(const ListedOperation& one, RetrievalLayerOps* ops) {
-    // Tokens are chosen in the layer before, and host work is between the choice and the recall of values:
-    // the CUDA engine does both in an order of its own.
-    if (spec_.kind == RetrievalKind::kRecallsTokens) return;
     if (!one.required) return choose_next(one, ops);
     if (one.kind == Operation::kRecall) return recall_now(one, ops);
     if (one.kind == Operation::kPageScore) choose_now(one.layer, ops);
@@ -206,16 +241,16 @@ class RetrievalBuilder {
 
   // Scores, recall of absent pages and attention, one after another; where pages for the next step are
   // selected in the background, those of corrected heads alone. Values are recalled while keys are
-  // reconstructed.
+  // reconstructed, tokens while the layer before attends.
   void recall_now(const ListedOperation& one, RetrievalLayerOps* ops) {
     const uint16_t l = one.layer;
-    const bool speculation = ops->cosine != kNoOp;
-    if (!speculation) ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    arrived_ = deliver(l, speculation ? ops->top_k_now : ops->sync, true, step_.blocking(l), &ops->recall_now,
-                       &ops->convert_now);
+    const bool speculation = ops->cosine != kNoOp, tokens = spec_.kind == RetrievalKind::kRecallsTokens;
+    if (!speculation) ops->sync = add(OpKind::kHostWork, tokens ? host_ : compute_, l, step_.flagged(l));
+    if (tokens) graph().after(ops->sync, ops->top_k_now);
+    const OpId arrives = deliver(l, speculation ? ops->top_k_now : ops->sync, true, step_.blocking(l),
+                                 &ops->recall_now, &ops->convert_now);
+    tokens ? ahead_[l % 2] = arrives : arrived_ = arrives;
     graph().add_part(ops->recall_now, one);
-    if (spec_.kind == RetrievalKind::kRecallsValues)
-      ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
   }
 
   void recall_next(const ListedOperation& one, RetrievalLayerOps* ops) {
@@ -264,18 +299,6 @@ class RetrievalBuilder {
     graph().after(*convert, *recall);
     last_convert_ = *convert;
     return *convert;
-  }
-
-  // InfiniGen: pages of layer l are selected and their recall is issued in the layer before, from its input.
-  void choose_ahead(uint32_t of) {
-    if (spec_.kind != RetrievalKind::kRecallsTokens || of >= spec_.layers || !retrieves(of)) return;
-    const auto l = static_cast<uint16_t>(of);
-    RetrievalLayerOps& ops = step_.layers[l];
-    ops.reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
-    choose_now(l, &ops);
-    ops.sync = add(OpKind::kHostWork, host_, l, step_.flagged(l));
-    graph().after(ops.sync, ops.top_k_now);
-    ahead_[l % 2] = deliver(l, ops.sync, true, step_.blocking(l), &ops.recall_now, &ops.convert_now);
   }
 
   void offload(uint16_t l, RetrievalLayerOps* ops) {

@@ -38,7 +38,10 @@ constexpr const char* kOperationNames[] = {"upload",
                                            "offload",
                                            "requantise",
                                            "packed attention",
-                                           "layer"};
+                                           "fetch rows",
+                                           "project",
+                                           "rebuild",
+                                           "token attention"};
 static_assert(std::size(kOperationNames) == kOperations);
 
 constexpr const char* kStreamNames[] = {"compute", "recall", "offload", "select"};
@@ -95,6 +98,7 @@ class Lister {
   StepList entering() {
     KVT_CHECK(recalls(attention_.kind));
     add(Operation::kMove).after = {Edge::kOffloaded, 0};
+    if (attention_.kind == RetrievalKind::kRecallsTokens) return std::move(list_);
     add(Operation::kUpload);
     for (uint32_t l = attention_.layers_dense; l < spec_.layers; ++l) {
       const auto layer = static_cast<uint16_t>(l);
@@ -102,6 +106,16 @@ class Lister {
       add(Operation::kChoose, layer);
       add(Operation::kRecall, layer).outcome = OutcomeSlot::kPagesNow;
     }
+    return std::move(list_);
+  }
+
+  StepList taking_over() {
+    KVT_CHECK(attention_.kind == RetrievalKind::kRecallsPages);
+    ListedOperation& move = add(Operation::kMove);
+    move.part = ListPart::kRetained, move.after = {Edge::kOffloaded, 0};
+    add(Operation::kUpload);
+    for (uint32_t l = attention_.layers_dense; l < spec_.layers && attention_.fills; ++l)
+      seal(static_cast<uint16_t>(l));
     return std::move(list_);
   }
 
@@ -114,28 +128,52 @@ class Lister {
   }
 
   void attend(uint16_t layer) {
-    if (!attention_.listed) {
-      add(Operation::kUnlistedLayer, layer);
-    } else if (layer < attention_.layers_dense) {
+    const ListedPrompts& prompts = spec_.prompts;
+    if (!prompts.apart) return attend_rows(layer);
+    if (prompts.prompts) {
+      beside(prompts.prompts_aside, layer, [&] { read_all(prompts.attention, layer); });
+      if (prompts.last && layer >= attention_.layers_dense)
+        add(Operation::kKeepQuery, layer).part = ListPart::kLast;
+    }
+    if (prompts.residents) beside(prompts.residents_aside, layer, [&] { attend_rows(layer); });
+  }
+
+  // `rows`: lists what rows do that are moved aside before it, and back behind it.
+  template <typename Rows>
+  void beside(bool aside, uint16_t layer, const Rows& rows) {
+    if (aside) add(Operation::kMove, layer).part = ListPart::kAside;
+    rows();
+    if (aside) add(Operation::kMove, layer).part = ListPart::kBack;
+  }
+
+  void attend_rows(uint16_t layer) {
+    if (attention_.kind == RetrievalKind::kReadsAll) return read_all(attention_, layer);
+    if (attention_.kind == RetrievalKind::kRecallsTokens && attention_.chooses) choose_ahead(layer + 1u);
+    if (layer < attention_.layers_dense) {
       add(Operation::kAppend, layer);
       rows(attention_.dense_rows, layer);
-    } else if (attention_.kind == RetrievalKind::kReadsAll) {
-      read_all(layer);
+    } else if (factored()) {
+      retrieve_by_factors(layer);
     } else {
       retrieve(layer);
     }
   }
 
-  void read_all(uint16_t layer) {
+  bool factored() const {
+    return attention_.kind == RetrievalKind::kRecallsValues ||
+           attention_.kind == RetrievalKind::kRecallsTokens;
+  }
+
+  void read_all(const ListedAttention& attention, uint16_t layer) {
     const ListedCompression& compression = spec_.compression;
     if (compression.plans_layers) add(Operation::kPlan, layer);
     if (compression.copies) add(Operation::kMove, layer).part = ListPart::kShared;
     add(Operation::kAppend, layer);
     if (compression.chooses) add(Operation::kPageScore, layer);
     if (compression.state) add(Operation::kCapture, layer).part = ListPart::kState;
-    rows(attention_.rows, layer);
-    if (attention_.packed_decodes) add(Operation::kPackedAttention, layer);
-    if (attention_.keeps) add(Operation::kMove, layer);
+    rows(attention.rows, layer);
+    if (attention.packed_decodes) add(Operation::kPackedAttention, layer);
+    if (attention.keeps) add(Operation::kMove, layer);
     if (compression.probes) add(Operation::kScore, layer);
     if (compression.captures) add(Operation::kCapture, layer).part = ListPart::kQueries;
     if (compression.in_layers) {
@@ -166,7 +204,7 @@ class Lister {
                ahead = speculation && attention_.chooses;
     ListedOperation& append = add(Operation::kAppend, layer);
     if (speculation) append.after = {Edge::kRecalled, layer};
-    if (attention_.fills) seal(layer, on_host);
+    if (attention_.fills) seal(layer);
     if (ahead) add(Operation::kCompare, layer);
     if (speculation) {
       ListedOperation& keep = add(Operation::kKeepQuery, layer);
@@ -201,10 +239,52 @@ class Lister {
     next.after = {Edge::kChosen, layer}, next.records = {Edge::kRecalled, layer};
   }
 
-  void seal(uint16_t layer, bool on_host) {
-    ListedOperation& summarise = add(Operation::kSummarise, layer);
-    if (!on_host) return;
-    summarise.records = {Edge::kSealed, layer};
+  // ShadowKV and InfiniGen. Attention waits for what is recalled on a stream of its own: the values of chosen
+  // pages, while their keys are rebuilt; or the tokens that were chosen in the layer before.
+  void retrieve_by_factors(uint16_t layer) {
+    const bool values = attention_.kind == RetrievalKind::kRecallsValues;
+    add(Operation::kAppend, layer);
+    if (attention_.fetches_rows) add(Operation::kFetchRows, layer);
+    if (attention_.fills) seal(layer);
+    if (attention_.projects_keys) add(Operation::kProject, layer);
+    if (values && attention_.chooses) {
+      choose_now(layer);
+      add(Operation::kRebuild, layer);
+    }
+    if (values) add(Operation::kKeepQuery, layer);
+    const size_t before = list_.operations().size();
+    rows(attention_.rows, layer);
+    if (!values && attention_.chooses) add(Operation::kTokenAttention, layer);
+    if (attention_.chooses) {
+      const size_t waits = values ? before : list_.operations().size() - 1;
+      KVT_CHECK(waits < list_.operations().size());
+      list_.at(waits).after = {Edge::kRecalled, layer};
+    }
+    if (attention_.chooses && layer + 1u == spec_.layers) add(Operation::kCounts, layer);
+  }
+
+  // InfiniGen: for the next layer, from the input of the layer at hand.
+  void choose_ahead(uint32_t next) {
+    if (next < attention_.layers_dense || next >= spec_.layers) return;
+    const auto layer = static_cast<uint16_t>(next);
+    add(Operation::kProject, layer).part = ListPart::kQueries;
+    choose_now(layer);
+  }
+
+  // For this step, with a recall that runs beside what follows.
+  void choose_now(uint16_t layer) {
+    add(Operation::kPageScore, layer);
+    add(Operation::kChoose, layer).records = {Edge::kChosen, layer};
+    ListedOperation& recall = add(Operation::kRecall, layer);
+    recall.stream = StreamKind::kRecall, recall.outcome = OutcomeSlot::kPagesNow;
+    recall.after = {Edge::kChosen, layer}, recall.records = {Edge::kRecalled, layer};
+  }
+
+  // InfiniGen has no summaries.
+  void seal(uint16_t layer) {
+    if (attention_.kind != RetrievalKind::kRecallsTokens) add(Operation::kSummarise, layer);
+    if (!recalls(attention_.kind)) return;
+    list_.last_on(StreamKind::kCompute)->records = {Edge::kSealed, layer};
     ListedOperation& offload = background(Operation::kOffload, layer, StreamKind::kOffload);
     offload.after = {Edge::kSealed, layer};
     if (layer + 1u == spec_.layers) offload.records = {Edge::kOffloaded, 0};
@@ -255,6 +335,7 @@ StepList list_compression(bool moves) {
 }
 
 StepList list_entering(const StepListSpec& spec) { return Lister(spec).entering(); }
+StepList list_taking_over(const StepListSpec& spec) { return Lister(spec).taking_over(); }
 
 bool is_attention(const ListedOperation& operation) {
   switch (operation.kind) {

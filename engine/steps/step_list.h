@@ -52,9 +52,12 @@ enum class Operation : uint8_t {
   kOffload,          // completed pages, to the host
   kRequantise,       // KV entries, to fewer bits
   kPackedAttention,  // decodes that read packed pages as they are
-  kUnlistedLayer,    // a cache that is not listed starts the operations of a layer in its own order
+  kFetchRows,        // a step's queries and keys, to the host, which makes factors of them
+  kProject,          // queries or keys, onto directions
+  kRebuild,          // keys of what is read, from their factors
+  kTokenAttention,   // decodes that read chosen tokens
 };
-constexpr size_t kOperations = 30;
+constexpr size_t kOperations = 33;
 const char* name_of(Operation operation);
 
 enum class StreamKind : uint32_t { kCompute, kRecall, kOffload, kSelect };
@@ -64,11 +67,11 @@ const char* name_of(StreamKind stream);
 // Events between streams, one per layer (kOffloaded: one).
 enum class Edge : uint32_t {
   kAttended,   // attention of the layer has read its slots
-  kRecalled,   // the layer's recall for the next step has written them
+  kRecalled,   // the layer's recall has written them: for the next step, or values or tokens for this one
   kSealed,     // the layer's completed pages are written and summarised
   kOffloaded,  // the completed pages of all layers are on the host
   kQueried,    // the layer's queries are stored, and which heads choose for the next step is known
-  kChosen,     // the layer's pages for the next step are chosen
+  kChosen,     // what that recall moves is chosen
   kNone,
 };
 constexpr uint32_t kEdges = 6;
@@ -83,14 +86,17 @@ struct StepEvent {
 // What the data decides about an operation that is always started: how many pages of one KV head it moves.
 enum class OutcomeSlot : uint8_t { kNone, kPagesNow, kPagesNext };
 
-// Which lists of the step a capture or a move takes, where a layer has several of these.
+// Which lists or rows of the step an operation takes, where a layer has several operations of its kind.
 enum class ListPart : uint8_t {
   kOnly,
   kState,     // captured: what belongs to new KV entries
-  kQueries,   // captured: queries, or what they attend to
+  kQueries,   // captured: queries, or what they attend to; projected: queries for the next layer
   kShared,    // moved: KV entries that share a page with staged rows
   kRetained,  // moved: what a compression has selected
   kRing,      // moved: new KV entries into a ring, once nothing reads what they overwrite
+  kAside,     // moved: rows of a part of the step that do not follow one another, to where they do
+  kBack,      // moved: what attention gave for these rows
+  kLast,      // kept: queries of the last rows of prompts
 };
 
 struct ListedOperation {
@@ -122,14 +128,15 @@ constexpr bool has_rows(const AttentionRows& rows, Operation kernel) {
 
 // What the operations between a layer's first and its last matrix products of attention depend on.
 struct ListedAttention {
-  bool listed = false;         // false: see Operation::kUnlistedLayer
   AttentionRows rows{};        // of layers that choose pages; without retrieval, of all layers
   AttentionRows dense_rows{};  // of the first layers_dense layers
   uint32_t layers_dense = 0;
   RetrievalKind kind = RetrievalKind::kReadsAll;
   bool speculation = false;
-  bool chooses = false;         // some request chooses pages
+  bool chooses = false;         // some request chooses pages or tokens
   bool fills = false;           // some page is completed
+  bool fetches_rows = false;    // to the host
+  bool projects_keys = false;   // of rows behind prompts (kRecallsTokens)
   uint32_t uploads = 1;         // copies of work lists
   bool packed_decodes = false;  // decodes read packed pages as they are
   bool keeps = false;           // KV entries that are packed later are kept beside the pages
@@ -153,11 +160,25 @@ struct ListedCompression {
   friend bool operator==(const ListedCompression&, const ListedCompression&) = default;
 };
 
+// Prompts under a budget, beside requests that choose pages of what it retained: each of the two parts of a
+// step has rows and operations of its own, prompts first. `compression` is that of prompts.
+struct ListedPrompts {
+  bool apart = false;            // false: there are no such parts
+  bool prompts = false;          // there are rows of prompts
+  bool residents = false;        // there are other rows; StepListSpec::attention is theirs
+  bool prompts_aside = false;    // these rows are moved aside
+  bool residents_aside = false;  // the same
+  bool last = false;             // some prompt ends: its last query is kept
+  ListedAttention attention{};   // of prompts
+  friend bool operator==(const ListedPrompts&, const ListedPrompts&) = default;
+};
+
 struct StepListSpec {
   uint32_t layers = 1;
   bool samples = true;
   ListedAttention attention{};
   ListedCompression compression{};
+  ListedPrompts prompts{};
   friend bool operator==(const StepListSpec&, const StepListSpec&) = default;
 };
 
@@ -167,6 +188,7 @@ class StepList {
   void reserve(size_t operations) { operations_.reserve(operations); }
   ListedOperation& add(const ListedOperation& operation) { return operations_.emplace_back(operation); }
   std::span<const ListedOperation> operations() const { return operations_; }
+  ListedOperation& at(size_t operation) { return operations_[operation]; }
   ListedOperation* last_on(StreamKind stream);  // null: none
   // One line for each operation: its stream, its name with the layer, and its events.
   std::string text() const;
@@ -183,8 +205,11 @@ StepList list_attention(const StepListSpec& spec, uint32_t layer);
 // One compression of all layers, before or behind them.
 StepList list_compression(bool moves);
 // What follows a step in which prompts end whose pages leave the GPU for resident pages: their slots are
-// filled. REQUIRES: pages are recalled.
+// filled. REQUIRES: something is recalled.
 StepList list_entering(const StepListSpec& spec);
+// What precedes that where a budget has dropped KV entries of these prompts: what is left moves to pages of
+// its own, and those that it fills go to the host. REQUIRES: pages are recalled.
+StepList list_taking_over(const StepListSpec& spec);
 // Whether list_attention() lists it.
 bool is_attention(const ListedOperation& operation);
 

@@ -43,15 +43,16 @@ DeviceRows CompressedCache::read_rows(uint32_t layer, const DeviceRows& rows) co
   return mine;
 }
 
-// Heads of different layers may have rows of other kinds: rings beside pages, say.
-ListedAttention CompressedCache::listed_attention(uint32_t layer) const {
+StepListSpec CompressedCache::listed(uint32_t layer) const {
   const LayerLists& lists = layers_[layer];
   const bool rows = lists.others.count > 0 || lists.runs.count > 0;
   const bool packed = lists.fused.count > 0 || (pages_ != nullptr && pages_->heads_that_chose(layer) > 0);
-  return {.listed = true,
-          .rows = {lists.decodes.count > 0, lists.chunks.count > 0, rows},
-          .uploads = 2,  // the step's rows, and what is read of them
-          .packed_decodes = packed};
+  return {llm_.layers,
+          false,
+          {.rows = {lists.decodes.count > 0, lists.chunks.count > 0, rows},
+           .uploads = 2,  // the step's rows, and what is read of them
+           .packed_decodes = packed},
+          listed_compression(layer)};
 }
 
 ListedCompression CompressedCache::listed_compression(uint32_t layer) const {
@@ -68,8 +69,7 @@ ListedCompression CompressedCache::listed_compression(uint32_t layer) const {
 
 void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                              const StepStream& on) {
-  const StepList list =
-      list_attention({llm_.layers, false, listed_attention(layer), listed_compression(layer)}, layer);
+  const StepList list = list_attention(listed(layer), layer);
   for (const ListedOperation& one : list.operations()) {
     on.timer->begin(one);
     start(one, tensors, rows, on);

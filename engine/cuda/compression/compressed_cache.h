@@ -48,8 +48,9 @@ class CompressedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  // Of the first layer, without what compressions add (listed_compression()).
-  ListedAttention listed(const DeviceRows& /*rows*/) const override { return listed_attention(0); }
+  StepListSpec listed(const DeviceRows& /*rows*/) const override { return listed(0u); }
+  // Of one layer: heads of different layers may have rows of other kinds, rings beside pages, say.
+  StepListSpec listed(uint32_t layer) const;
   // Steps of decodes alone that compress nothing and keep no queries, all of whose KV entries stand in
   // tables.
   bool repeats(StepGraphKey* graph_key) const override;
@@ -127,7 +128,6 @@ class CompressedCache final : public KvCache {
   // compressed_attend.cc
   DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
   DeviceRows read_rows(uint32_t layer, const DeviceRows& rows) const;
-  ListedAttention listed_attention(uint32_t layer) const;
   ListedCompression listed_compression(uint32_t layer) const;
   void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows,
              const StepStream& on);

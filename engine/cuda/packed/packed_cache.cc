@@ -247,17 +247,18 @@ bool PackedCache::repeats(StepGraphKey* graph_key) const {
   return even_;
 }
 
-ListedAttention PackedCache::listed(const DeviceRows& rows) const {
-  return {.listed = true,
-          .rows = rows_present(rows),
-          .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
-          .packed_decodes = fused_.has_rows(),
-          .keeps = staged_.keeps()};
+StepListSpec PackedCache::listed(const DeviceRows& rows) const {
+  return {llm_.layers,
+          false,
+          {.rows = rows_present(rows),
+           .uploads = fused_.has_rows() ? 3u : 2u,  // the step's rows, spans, rows that read packed pages
+           .packed_decodes = fused_.has_rows(),
+           .keeps = staged_.keeps()}};
 }
 
 void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                          const StepStream& on) {
-  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  const StepList list = list_attention(listed(rows), layer);
   for (const ListedOperation& one : list.operations()) {
     on.timer->begin(one);
     if (one.kind == Operation::kPackedAttention) {

@@ -36,7 +36,7 @@ class PackedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  ListedAttention listed(const DeviceRows& rows) const override;
+  StepListSpec listed(const DeviceRows& rows) const override;
   // Steps of decodes alone that read packed pages.
   bool repeats(StepGraphKey* graph_key) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&,

@@ -41,10 +41,4 @@ bool DenseLayers::repeats(StepGraphKey* graph_key) const {
   return on_device_.chunks_count == 0 && on_device_.other_rows == 0;
 }
 
-void DenseLayers::attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool,
-                         const StepStream& on) {
-  attention_.append(tensors, on_device_, pool, on.stream);
-  attention_.attend(layer, tensors, on_device_, pool, on.stream, on.timer);
-}
-
 }  // namespace kvtwin::cuda

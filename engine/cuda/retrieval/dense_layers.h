@@ -38,8 +38,6 @@ class DenseLayers {
     attention_.start(one, tensors, on_device_, pool, stream);
   }
   void plan(const __nv_bfloat16* pool, cudaStream_t stream);
-  // All operations of a layer, for a cache that lists none.
-  void attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool, const StepStream& on);
 
  private:
   uint32_t page_tokens_ = 0, kv_heads_ = 0;

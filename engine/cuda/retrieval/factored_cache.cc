@@ -48,22 +48,14 @@ FactoredCache::FactoredCache(const KvMemory& memory, const LlmSpec& llm, const R
   dense_llm_.layers = spec_.layers_dense;
 }
 
-FactoredCache::~FactoredCache() {
-  if (recall_ != nullptr) {
-    cudaStreamSynchronize(recall_);
-    cudaStreamDestroy(recall_);
-  }
-  for (const cudaEvent_t event : {forked_, recalled_[0], recalled_[1]}) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-}
-
 Result<OwnedCache> FactoredCache::make(const KvMemory& memory, const LlmSpec& llm,
                                        const RetrievedOptions& options) {
   KVT_CHECK(!check_retrieved(options.kind, options.spec, options.copies, llm, memory.page_tokens));
   KVT_CHECK(options.spec.layers_dense < llm.layers);
   std::unique_ptr<FactoredCache> out(new FactoredCache(memory, llm, options));
-  if (Result<void> ok = out->allocate_streams(); !ok) return tl::unexpected<Error>(ok.error());
+  Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
+  if (!order) return tl::unexpected<Error>(order.error());
+  out->order_ = std::move(*order);
   if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Error>(ok.error());
   if (Result<void> ok = out->allocate_choices(); !ok) return tl::unexpected<Error>(ok.error());
   return OwnedCache(out.release());
@@ -79,16 +71,6 @@ Result<void> take(Result<T> made, T* to) {
 }
 
 }  // namespace
-
-Result<void> FactoredCache::allocate_streams() {
-  for (cudaEvent_t* const event : {&forked_, &recalled_[0], &recalled_[1]}) {
-    if (Result<void> ok =
-            check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate", "");
-        !ok)
-      return ok;
-  }
-  return check(cudaStreamCreateWithFlags(&recall_, cudaStreamNonBlocking), "cudaStreamCreate", "");
-}
 
 Result<void> FactoredCache::allocate() {
   const uint32_t page = memory_.page_tokens, heads = llm_.kv_heads;
@@ -162,7 +144,9 @@ HostPool FactoredCache::host_layer(uint32_t layer) const {
 void FactoredCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                           const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
-  rows_.clear(), retained_.clear(), dense_.clear();
+  order_->compute_on(on);
+  order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
+  rows_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
   take_pages(launch, offset, on.stream);
   reserve_requests();
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
@@ -172,6 +156,8 @@ void FactoredCache::begin(const LaunchStep& launch, uint32_t offset, std::span<c
     if (shadow() && row.chooses && !row.request->filled) outgrow(row.request, on.stream);
   }
   send_lists(on);
+  for (const StreamKind stream_kind : {StreamKind::kCompute, StreamKind::kRecall})
+    order_->delay_for_tests(stream_kind);
 }
 
 void FactoredCache::reserve_requests() {
@@ -185,44 +171,12 @@ void FactoredCache::reserve_requests() {
 void FactoredCache::plan(const DeviceRows& rows, const StepStream& on) {
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
-  dense_.send(on);
   dense_.plan(resident_.layer(0), on.stream);
-}
-
-void FactoredCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                           const StepStream& on) {
-  const bool ahead = !shadow() && layer + 1 >= spec_.layers_dense && layer + 1 < llm_.layers;
-  if (ahead && !token_rows_.empty()) choose_tokens(layer + 1, tensors, rows, on);
-  if (dense(layer)) return dense_.attend(layer, tensors, resident_.layer(layer), on);
-  on.timer->begin(Operation::kAppend, layer);
-  attention_.append(tensors, rows, pages_.layer(layer), on.stream, keys_.as<__nv_bfloat16>());
-  if (!rows_.empty()) {  // empty during warm-up
-    if (rows_needed()) take_rows(layer, tensors, on.stream);
-    seal(layer, on);
-    if (!key_rows_.empty()) project_keys(layer, on.stream);
-    if (!choice_rows_.empty()) choose_pages(layer, tensors, on);
-    if (shadow()) {
-      on.timer->begin(Operation::kKeepQuery, layer);
-      must(keep_queries(upload_.at(at_.retained), at_.retained.count, q_width(), tensors.q,
-                        choices_.q_before(chooser(layer)), on.stream),
-           "keep_queries");
-    }
-  }
-  attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
-  if (!token_rows_.empty()) attend_tokens(layer, tensors, on);
-  if (layer + 1 < llm_.layers) return;
-  on.timer->begin(Operation::kCounts, layer);
-  if (!choice_rows_.empty()) choices_.fetch_counts(on.stream);
-  if (!token_rows_.empty()) {
-    must(cudaMemcpyAsync(numbers_host_.as<void>(), numbers_.as<void>(),
-                         uint64_t{choosers()} * token_rows_.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost,
-                         on.stream),
-         "copy of numbers of tokens");
-  }
 }
 
 void FactoredCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries, const StepStream& on,
                         DataOutcomes* values) {
+  order_->step_ended();
   values->recalls.assign(llm_.layers, {});
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     LayerRecall& out = values->recalls[layer];
@@ -238,14 +192,24 @@ void FactoredCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> 
     }
     if (rows_needed() && !at_once_) keep_rows(layer, chooser(layer));
   }
+  entering_.clear();
+  for (const PlanEntry& entry : entries) {
+    Request& request = requests_.at(entry.request);
+    if (!entry.samples || request.in_resident) continue;
+    const uint32_t pages = pages_of(entry.context + entry.tokens);
+    KVT_CHECK(request.pages.size() == pages && request.host_copies.size() == pages);
+    request.in_resident = true;
+    entering_.push_back(&request);
+  }
+  enter_residents(on);
   for (const PlanEntry& entry : entries) {
     Request& request = requests_.at(entry.request);
     const uint32_t tokens = entry.context + entry.tokens;
-    if (entry.samples && !request.in_resident) enter(&request, tokens, on);
     if (shadow() && request.in_resident && request_retrieves(spec_, memory_.page_tokens, tokens + 1))
       put_factors(&request, on.stream);
   }
   must(cudaStreamSynchronize(on.stream), "factors of keys");
+  order_->step_ended();
 }
 
 void FactoredCache::notify(const Command& command) {
@@ -263,11 +227,13 @@ void FactoredCache::notify(const Command& command) {
 
 // Summaries and factors belong to host pages, which stay where they are.
 void FactoredCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  order_->hold(stream, {Edge::kOffloaded, 0});  // a prefix's pages may still be on their way there
   pages_.copy(source, target, stream);
 }
 
 void FactoredCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  rows_.clear(), retained_.clear(), dense_.clear();
+  order_->compute_on(on);
+  rows_.clear(), sealed_.clear(), retained_.clear(), dense_.clear();
   attention_.add_warm_up(size, rows);
   if (spec_.layers_dense > 0) dense_.warm_up(size);
   send_lists(on);

@@ -6,6 +6,9 @@
 //   InfiniGen  during layer l, for layer l + 1: queries from the layer's input, partial scores, choice, and
 //              recall of single tokens on a stream of their own, which attention of layer l + 1 waits for
 //
+// Each layer walks its part of the step's list (engine/steps/step_list.h), whose streams and events are those
+// of OrderedStreams. Full pages go to the host beside the step.
+//
 // Factors are made on the host, in double (engine/common/retrieval): when a prompt is complete and, for
 // ShadowKV, at the end of steps. Rows come to the host for that: those of prompts layer by layer, those of
 // decodes behind the step, so a step of decodes waits for the host nowhere. The host chooses which pages of a
@@ -17,6 +20,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +32,7 @@
 #include "engine/cuda/device/layered_array.h"
 #include "engine/cuda/kv_cache.h"
 #include "engine/cuda/retrieval/dense_layers.h"
+#include "engine/cuda/retrieval/ordered_streams.h"
 #include "engine/cuda/retrieval/retrieval_memory.h"
 #include "engine/cuda/retrieval/retrieved.h"
 #include "kernels/cache_ops/page_moves.h"
@@ -45,7 +50,6 @@ class FactoredCache final : public KvCache {
  public:
   // As make_retrieved(). REQUIRES: the kind is kRecallsValues or kRecallsTokens.
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
-  ~FactoredCache() override;
 
   void serve(const EngineAccess& engine) override { forward_ = engine.forward; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -53,6 +57,7 @@ class FactoredCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  StepListSpec listed(const DeviceRows& rows) const override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            const StepStream& on, DataOutcomes* values) override;
   void notify(const Command& command) override;
@@ -71,8 +76,11 @@ class FactoredCache final : public KvCache {
     RequestId id{};
     Request* request = nullptr;
     uint32_t position = 0;
-    uint32_t page = 0;  // of the GPU, that it is written to
     bool chooses = false;
+  };
+  // A page that the step at hand fills up.
+  struct Sealed {
+    uint32_t page = 0, owner = 0;
   };
   // Where the step's lists lie in an upload.
   struct Lists {
@@ -89,7 +97,6 @@ class FactoredCache final : public KvCache {
 
   FactoredCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   Result<void> allocate();
-  Result<void> allocate_streams();
   Result<void> allocate_choices();
   bool shadow() const { return kind_ == RetrievalKind::kRecallsValues; }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
@@ -117,24 +124,32 @@ class FactoredCache final : public KvCache {
   void send_lists(const StepStream& on);
 
   // factored_layers.cc: what one layer starts
-  void seal(uint32_t layer, const StepStream& on);
-  void choose_pages(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows);
+  void append(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, cudaStream_t stream);
+  void summarise(uint32_t layer, cudaStream_t stream);
+  void offload(uint32_t layer, cudaStream_t stream);
+  void score(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
+  void choose(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
+  void recall(uint32_t layer, cudaStream_t stream);
   void rebuild(uint32_t layer, cudaStream_t stream);
+  void store_queries(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
   void project_keys(uint32_t layer, cudaStream_t stream);
   void project_queries(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, cudaStream_t stream);
+  ChoiceArgs page_args(uint32_t layer, const LayerRows& tensors) const;
   TokenChoiceArgs token_args(uint32_t layer) const;
-  void choose_tokens(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
   void show_tokens(uint32_t layer, const TokenChoiceArgs& args, cudaStream_t stream) const;
-  void attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on);
-  void fork(cudaStream_t stream);
-  void recalling(uint32_t layer);
-  void join(uint32_t layer, cudaStream_t stream);
+  void attend_tokens(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
+  void fetch_counts(cudaStream_t stream);
+  void touches_host_copies(uint32_t layer);
 
   // factored_rows.cc: factors, and what the host decides
   bool rows_needed() const { return shadow() || prefix_cache_ || at_once_; }
   void take_rows(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
   void keep_rows(uint32_t layer, uint32_t region);
-  void enter(Request* request, uint32_t tokens, const StepStream& on);
+  void enter_residents(const StepStream& on);
+  void add_entering();
+  void copy_window(cudaStream_t stream);
+  void fill_slots(const ListedOperation& one, cudaStream_t stream);
   void put_partial_keys(Request* request, cudaStream_t stream);
   void put_factors(Request* request, cudaStream_t stream);
   std::vector<float> host_copy_keys(uint32_t layer, uint32_t owner, uint32_t head) const;
@@ -144,7 +159,6 @@ class FactoredCache final : public KvCache {
   void stay(uint32_t layer, const Request& request, uint32_t head, std::span<const uint32_t> pages,
             cudaStream_t stream);
   void outgrow(Request* request, cudaStream_t stream);
-  void fill_slots(Request* request, uint32_t pages, cudaStream_t stream);
   const __nv_bfloat16* host_copy_block(uint32_t layer, uint32_t owner, uint32_t head) const;
 
   const KvMemory memory_;
@@ -168,16 +182,16 @@ class FactoredCache final : public KvCache {
   Buffer inv_freq_;
   Buffer queries_, partial_queries_, token_scores_, near_, chosen_, numbers_;  // InfiniGen, of a step
   Buffer numbers_host_;                                                        // pinned
-  cudaStream_t recall_ = nullptr;
-  cudaEvent_t forked_ = nullptr, recalled_[2] = {};  // by layer: two are under way at a time
-  cpu::PrefixRows prefix_rows_;                      // for requests that begin with homes of others
+  cpu::PrefixRows prefix_rows_;  // for requests that begin with homes of others
   std::map<RequestId, Request> requests_;
   std::vector<uint32_t> free_states_, free_factors_;
   uint32_t states_ = 0, factors_ = 0;
   Buffer keys_;     // of the step's rows, [rows][kv_heads][head_dim]
   Buffer fetched_;  // pinned: rows on their way to the host's factors
+  std::unique_ptr<OrderedStreams> order_;
   // Of the step at hand.
   std::vector<Row> rows_;
+  std::vector<Sealed> sealed_;
   std::vector<QueryRetained> retained_;
   std::vector<uint32_t> lists_, kv_entries_;
   std::vector<ChoiceRow> choice_rows_;
@@ -189,6 +203,10 @@ class FactoredCache final : public KvCache {
   uint32_t token_stride_ = 0;
   DeviceLists upload_, enter_upload_;
   Lists at_;
+  // Requests whose prompts the step has completed.
+  std::vector<Request*> entering_;
+  ListAt<uint32_t> entering_lists_;
+  ListAt<ChoiceRow> entering_rows_;
 };
 
 }  // namespace kvtwin::cuda

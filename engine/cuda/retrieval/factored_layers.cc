@@ -1,4 +1,4 @@
-// What one layer of a FactoredCache starts.
+// What one layer of a FactoredCache starts: entries of the step's list of operations.
 
 #include <fmt/format.h>
 
@@ -14,63 +14,181 @@
 #include "kernels/select/recall_tokens.h"
 
 namespace kvtwin::cuda {
-// What follows on recall_ is behind what `stream` has.
-void FactoredCache::fork(cudaStream_t stream) {
-  must(cudaEventRecord(forked_, stream), "cudaEventRecord");
-  must(cudaStreamWaitEvent(recall_, forked_), "cudaStreamWaitEvent");
+namespace {
+
+using Access = HappensBefore::Access;
+
+// Watched memory: KV entries computed here, recalled KV entries, what is chosen, KV entries on the host.
+constexpr const char* kPages = "pages of layer";
+constexpr const char* kSlots = "slots of layer";
+constexpr const char* kChoices = "choices of layer";
+constexpr const char* kHostCopy = "host page by layers";
+
+}  // namespace
+
+StepListSpec FactoredCache::listed(const DeviceRows& rows) const {
+  StepListSpec out{llm_.layers, false, {.layers_dense = spec_.layers_dense, .kind = kind_}};
+  out.attention.rows = rows_present(rows);
+  if (spec_.layers_dense > 0) out.attention.dense_rows = dense_.rows_present();
+  out.attention.chooses = !choice_rows_.empty() || !token_rows_.empty();
+  out.attention.fills = !sealed_.empty();
+  out.attention.fetches_rows = rows_needed() && !rows_.empty();
+  out.attention.projects_keys = !key_rows_.empty();
+  out.attention.uploads = spec_.layers_dense > 0 ? 3 : 2;  // the step's rows, choices, rows of dense layers
+  return out;
 }
 
-// The recall of a layer has been started.
-void FactoredCache::recalling(uint32_t layer) {
-  must(cudaEventRecord(recalled_[layer % 2], recall_), "cudaEventRecord");
-}
-
-void FactoredCache::join(uint32_t layer, cudaStream_t stream) {
-  must(cudaStreamWaitEvent(stream, recalled_[layer % 2]), "cudaStreamWaitEvent");
-}
-
-// Pages that this step has filled: to their homes, and summarised.
-void FactoredCache::seal(uint32_t layer, const StepStream& on) {
-  const uint64_t bytes = pages_.part_bytes(), numbers = bytes / sizeof(__nv_bfloat16);
-  for (const Row& row : rows_) {
-    if ((row.position + 1) % memory_.page_tokens != 0) continue;
-    const uint32_t owner = row.request->host_copies.at(row.position / memory_.page_tokens);
-    must(cudaMemcpyAsync(const_cast<__nv_bfloat16*>(host_copy_block(layer, owner, 0)),
-                         pages_.layer(layer) + row.page * numbers, bytes, cudaMemcpyDeviceToHost, on.stream),
-         "copy of a page to the host", bytes,
-         [&] { return fmt::format("page {}, layer {}", row.page, layer); });
+void FactoredCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                           const StepStream&) {
+  const StepList list = list_attention(listed(rows), layer);
+  for (const ListedOperation& one : list.operations()) {
+    order_->begin(one);
+    if (dense(one.layer)) {
+      dense_.start(one, tensors, resident_.layer(one.layer), order_->stream(one.stream));
+    } else {
+      start(one, tensors, rows);
+    }
+    order_->end(one);
   }
-  if (at_.summaries.count == 0) return;
-  on.timer->begin(Operation::kSummarise, layer);
+}
+
+void FactoredCache::start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows) {
+  const uint32_t layer = one.layer;
+  const cudaStream_t stream = order_->stream(one.stream);
+  switch (one.kind) {
+    case Operation::kAppend:
+      return append(layer, tensors, rows, stream);
+    case Operation::kSummarise:
+      return summarise(layer, stream);
+    case Operation::kOffload:
+      return offload(layer, stream);
+    case Operation::kFetchRows:
+      return take_rows(layer, tensors, stream);
+    case Operation::kProject:
+      if (one.part == ListPart::kQueries) return project_queries(layer, tensors, rows, stream);
+      return project_keys(layer, stream);
+    case Operation::kPageScore:
+      return score(layer, tensors, stream);
+    case Operation::kChoose:
+      return choose(layer, tensors, stream);
+    case Operation::kRecall:
+      return recall(layer, stream);
+    case Operation::kRebuild:
+      return rebuild(layer, stream);
+    case Operation::kKeepQuery:
+      return store_queries(layer, tensors, stream);
+    case Operation::kTokenAttention:
+      return attend_tokens(layer, tensors, stream);
+    case Operation::kCounts:
+      return fetch_counts(stream);
+    default:
+      order_->touches(StreamKind::kCompute, Access::kRead, kPages, layer, "attention");
+      if (shadow()) order_->touches(StreamKind::kCompute, Access::kRead, kSlots, layer, "attention");
+      attention_.start(one, tensors, rows, pages_.layer(layer), stream);
+  }
+}
+
+void FactoredCache::append(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                           cudaStream_t stream) {
+  order_->touches(StreamKind::kCompute, Access::kWrite, kPages, layer, "append");
+  attention_.append(tensors, rows, pages_.layer(layer), stream, keys_.as<__nv_bfloat16>());
+}
+
+void FactoredCache::summarise(uint32_t layer, cudaStream_t stream) {
   SummaryArgs args;
   args.pool = pages_.layer(layer), args.pages = upload_.at(at_.summaries);
   args.out = choices_.summaries(chooser(layer)), args.count = at_.summaries.count;
   args.page_tokens = memory_.page_tokens, args.head_dim = llm_.head_dim, args.kind = kind_of(spec_.summary);
-  must(summarise_pages(args, on.stream), "summarise_pages");
+  must(summarise_pages(args, stream), "summarise_pages");
 }
 
-// ShadowKV: values of chosen pages come from their homes, keys of all that are read are rebuilt: directions
-// may be newer than when a page came.
-void FactoredCache::choose_pages(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+void FactoredCache::offload(uint32_t layer, cudaStream_t stream) {
+  const uint64_t bytes = pages_.part_bytes(), numbers = bytes / sizeof(__nv_bfloat16);
+  order_->touches(StreamKind::kOffload, Access::kRead, kPages, layer, "offload");
+  for (const Sealed& page : sealed_) {
+    order_->touches(StreamKind::kOffload, Access::kWrite, kHostCopy, page.owner * llm_.layers + layer,
+                    "offload");
+    must(cudaMemcpyAsync(const_cast<__nv_bfloat16*>(host_copy_block(layer, page.owner, 0)),
+                         pages_.layer(layer) + page.page * numbers, bytes, cudaMemcpyDeviceToHost, stream),
+         "copy of a page to the host", bytes,
+         [&] { return fmt::format("page {}, layer {}", page.page, layer); });
+  }
+}
+
+ChoiceArgs FactoredCache::page_args(uint32_t layer, const LayerRows& tensors) const {
   ChoiceArgs args = choices_.args(chooser(layer), ChoosesFor::kThisStep);
   args.rows = upload_.at(at_.choices), args.count = at_.choices.count;
   args.lists = upload_.at(at_.lists), args.q = tensors.q;
   args.tables = choices_.spare_tables();  // attention reads all slots
   args.stays = stays_.layer<uint32_t>(chooser(layer)), args.stay = shape_.extra;
-  const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
-  on.timer->begin(Operation::kPageScore, layer);
-  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), on.stream), "counts of choices");
-  must(score_pages(choices_.shape(), args, on.stream), "score_pages", 0, shape);
-  on.timer->begin(Operation::kChoose, layer);
-  must(kvtwin::choose_pages(choices_.shape(), args, on.stream), "choose_pages", 0, shape);
-  on.timer->begin(Operation::kRecall, layer);
-  fork(on.stream);
-  RecallArgs recall{host_layer(layer), pages_.layer(layer), args.before, &args.counts->before, kRecallCtas};
-  recall.values_only = true;
-  must(recall_pages(recall, recall_), "recall_pages", 0, shape);
-  recalling(layer);
-  rebuild(layer, on.stream);
-  join(layer, on.stream);
+  return args;
+}
+
+// InfiniGen: from the input of the layer before.
+void FactoredCache::score(uint32_t layer, const LayerRows& tensors, cudaStream_t stream) {
+  const auto shape = [&] { return fmt::format("layer {}", layer); };
+  if (!shadow()) {
+    const TokenChoiceArgs args = token_args(layer);
+    must(cudaMemsetAsync(args.near, 0, args.count * sizeof *args.near, stream), "numbers of tokens");
+    return must(score_tokens(args, stream), "score_tokens", 0, shape);
+  }
+  const ChoiceArgs args = page_args(layer, tensors);
+  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices");
+  must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
+}
+
+void FactoredCache::choose(uint32_t layer, const LayerRows& tensors, cudaStream_t stream) {
+  const auto shape = [&] { return fmt::format("layer {}", layer); };
+  order_->touches(StreamKind::kCompute, Access::kWrite, kChoices, layer, "choice");
+  if (shadow())
+    return must(choose_pages(choices_.shape(), page_args(layer, tensors), stream), "choose_pages", 0, shape);
+  const TokenChoiceArgs args = token_args(layer);
+  must(choose_tokens(args, stream), "choose_tokens", 0, shape);
+  if (selected_tokens_) show_tokens(layer, args, stream);
+}
+
+// ShadowKV: values of chosen pages come from their homes, keys of all that are read are rebuilt: directions
+// may be newer than when a page came. InfiniGen: one by one into the slots between sinks and window.
+void FactoredCache::recall(uint32_t layer, cudaStream_t stream) {
+  touches_host_copies(layer);
+  order_->touches(StreamKind::kRecall, Access::kRead, kChoices, layer, "recall");
+  order_->touches(StreamKind::kRecall, Access::kWrite, kSlots, layer, "recall");
+  const auto shape = [&] { return fmt::format("layer {}", layer); };
+  if (!shadow()) {
+    const RecallTokensArgs tokens{host_layer(layer), pages_.layer(layer), token_args(layer),
+                                  memory_.pages_gpu, memory_.poison};
+    return must(recall_tokens(tokens, stream), "recall_tokens", 0, shape);
+  }
+  const ChoiceArgs args = choices_.args(chooser(layer), ChoosesFor::kThisStep);
+  RecallArgs values{host_layer(layer), pages_.layer(layer), args.before, &args.counts->before, kRecallCtas};
+  values.values_only = true;
+  must(recall_pages(values, stream), "recall_pages", 0, shape);
+}
+
+void FactoredCache::touches_host_copies(uint32_t layer) {
+  if (!order_->watched()) return;
+  const auto touch = [&](uint32_t list, uint32_t pages) {
+    for (uint32_t i = 0; i < pages; ++i)
+      order_->touches(StreamKind::kRecall, Access::kRead, kHostCopy, lists_[list + i] * llm_.layers + layer,
+                      "recall");
+  };
+  for (const ChoiceRow& row : choice_rows_) touch(row.owners, row.candidates);
+  for (const TokenRow& row : token_rows_)
+    touch(row.host_copies, (row.first + row.candidates) / memory_.page_tokens);
+}
+
+void FactoredCache::store_queries(uint32_t layer, const LayerRows& tensors, cudaStream_t stream) {
+  must(keep_queries(upload_.at(at_.retained), at_.retained.count, q_width(), tensors.q,
+                    choices_.q_before(chooser(layer)), stream),
+       "keep_queries");
+}
+
+void FactoredCache::fetch_counts(cudaStream_t stream) {
+  if (shadow()) return choices_.fetch_counts(stream);
+  must(cudaMemcpyAsync(numbers_host_.as<void>(), numbers_.as<void>(),
+                       uint64_t{choosers()} * token_rows_.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost,
+                       stream),
+       "copy of numbers of tokens");
 }
 
 void FactoredCache::rebuild(uint32_t layer, cudaStream_t stream) {
@@ -135,26 +253,6 @@ TokenChoiceArgs FactoredCache::token_args(uint32_t layer) const {
   return args;
 }
 
-// InfiniGen: for `layer`, from the input of the layer before; one by one into the slots between sinks and
-// window.
-void FactoredCache::choose_tokens(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                                  const StepStream& on) {
-  const TokenChoiceArgs args = token_args(layer);
-  const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
-  on.timer->begin(Operation::kPageScore, layer);
-  project_queries(layer, tensors, rows, on.stream);
-  must(cudaMemsetAsync(args.near, 0, args.count * sizeof *args.near, on.stream), "numbers of tokens");
-  must(score_tokens(args, on.stream), "score_tokens", 0, shape);
-  on.timer->begin(Operation::kChoose, layer);
-  must(kvtwin::choose_tokens(args, on.stream), "choose_tokens", 0, shape);
-  if (selected_tokens_) show_tokens(layer, args, on.stream);
-  fork(on.stream);
-  const RecallTokensArgs recall{host_layer(layer), pages_.layer(layer), args, memory_.pages_gpu,
-                                memory_.poison};
-  must(recall_tokens(recall, recall_), "recall_tokens", 0, shape);
-  recalling(layer);
-}
-
 void FactoredCache::show_tokens(uint32_t layer, const TokenChoiceArgs& args, cudaStream_t stream) const {
   std::vector<uint32_t> numbers(args.count), chosen(uint64_t{args.count} * llm_.kv_heads * args.most);
   must(cudaMemcpyAsync(numbers.data(), args.numbers, numbers.size() * sizeof(uint32_t),
@@ -176,9 +274,9 @@ void FactoredCache::show_tokens(uint32_t layer, const TokenChoiceArgs& args, cud
 }
 
 // Sinks, tokens and window as a list of KV entries, because the entries that a head reads end inside pages.
-void FactoredCache::attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
-  join(layer, on.stream);
-  on.timer->begin(Operation::kRowAttention, layer);
+void FactoredCache::attend_tokens(uint32_t layer, const LayerRows& tensors, cudaStream_t stream) {
+  for (const char* const what : {kPages, kSlots})
+    order_->touches(StreamKind::kCompute, Access::kRead, what, layer, "attention");
   const ListAt<QueryRow>& reads = at_.reads[layer % 2];
   AttentionRowsArgs args;
   args.pool = pages_.layer(layer), args.pages = upload_.at(at_.kv_entries), args.list = upload_.at(reads);
@@ -187,7 +285,7 @@ void FactoredCache::attend_tokens(uint32_t layer, const LayerRows& tensors, cons
   args.rows = reads.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
   args.head_dim = llm_.head_dim, args.page_tokens = memory_.page_tokens, args.heads_per_page = llm_.kv_heads;
   args.by_head = args.listed = true;
-  must(attention_rows(args, on.stream), "attention_rows", 0,
+  must(attention_rows(args, stream), "attention_rows", 0,
        [&] { return fmt::format("{} rows and heads, layer {}", args.rows, layer); });
 }
 

@@ -94,7 +94,8 @@ void FactoredCache::add_entry(const PlanEntry& entry, StepRows* rows) {
     const uint32_t page = request.pages.at(request.in_resident ? shape_.slot_of(number) : number).page;
     rows->positions.push_back(position);
     rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
-    rows_.push_back({entry.request, &request, position, page, chooses});
+    rows_.push_back({entry.request, &request, position, chooses});
+    if ((position + 1) % page_tokens == 0) sealed_.push_back({page, request.host_copies.at(number)});
   }
   retained_.push_back({first + entry.tokens - 1, request.state});
   if (spec_.layers_dense > 0) {
@@ -220,12 +221,10 @@ void FactoredCache::send_lists(const StepStream& on) {
   add_choices();
   add_tokens();
   std::vector<SummaryPage> summaries;
-  for (const Row& row : rows_) {
-    if (!shadow() || (row.position + 1) % memory_.page_tokens != 0) continue;
-    const uint32_t owner = row.request->host_copies.at(row.position / memory_.page_tokens);
-    for (uint32_t head = 0; head < llm_.kv_heads; ++head)
+  for (const Sealed& page : sealed_) {
+    for (uint32_t head = 0; shadow() && head < llm_.kv_heads; ++head)
       summaries.push_back(
-          {row.page * llm_.kv_heads + head, memory_.page_tokens, owner * llm_.kv_heads + head});
+          {page.page * llm_.kv_heads + head, memory_.page_tokens, page.owner * llm_.kv_heads + head});
   }
   upload_.clear();
   at_.lists = upload_.add(lists_);
@@ -240,6 +239,7 @@ void FactoredCache::send_lists(const StepStream& on) {
   at_.kv_entries = upload_.add(kv_entries_);
   on.timer->begin(Operation::kUpload);
   upload_.send(on.stream);
+  if (spec_.layers_dense > 0) dense_.send(on);
   if (!rows_needed()) return;
   const uint64_t regions = at_once_ ? 1 : choosers();
   grow(&fetched_, Buffer::Kind::kPinned,

@@ -87,20 +87,47 @@ void FactoredCache::keep_rows(uint32_t layer, uint32_t region) {
   }
 }
 
-// The request's prompt is complete.
-void FactoredCache::enter(Request* request, uint32_t tokens, const StepStream& on) {
-  request->in_resident = true;
-  const uint32_t pages = pages_of(tokens);
-  KVT_CHECK(request->pages.size() == pages && request->host_copies.size() == pages);
-  if (!shadow()) put_partial_keys(request, on.stream);
-  if (pages > shape_.slots) {
-    // Ring slots to be overwritten hold pages that left the window: see slot_of().
+// Prompts that are complete: see RetrievedCache::enter_residents(). Every request gets factors; pages move if
+// they are more than there are slots.
+void FactoredCache::enter_residents(const StepStream& on) {
+  for (Request* const request : entering_) {
+    if (!shadow()) put_partial_keys(request, on.stream);
+  }
+  std::vector<Request*> all = entering_;
+  std::erase_if(entering_, [&](const Request* one) { return one->pages.size() <= shape_.slots; });
+  if (!entering_.empty()) {
+    order_->wait_for(StreamKind::kOffload);  // the host reads full pages in their homes
+    if (shadow()) add_entering();
+    const StepListSpec spec{llm_.layers, false, {.layers_dense = spec_.layers_dense, .kind = kind_}};
+    const StepList list = list_entering(spec);
+    for (const ListedOperation& one : list.operations()) {
+      order_->begin(one);
+      if (one.kind == Operation::kMove) {
+        copy_window(on.stream);
+      } else if (one.kind == Operation::kUpload) {
+        enter_upload_.send(on.stream);
+      } else {
+        fill_slots(one, on.stream);
+      }
+      order_->end(one);
+    }
+    on.timer->end();
+    must(cudaStreamSynchronize(on.stream), "filling of slots");
+    order_->step_ended();
+  }
+  for (Request* const request : all)
+    request->pages.resize(
+        gpu_pages_held(spec_, memory_.page_tokens, static_cast<uint32_t>(request->host_copies.size())));
+}
+
+// Ring slots to be overwritten hold pages that left the window: see slot_of().
+void FactoredCache::copy_window(cudaStream_t stream) {
+  for (const Request* const request : entering_) {
+    const auto pages = static_cast<uint32_t>(request->pages.size());
     for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
       pages_.copy(PageId{request->pages[page].page}, PageId{request->pages[shape_.slot_of(page)].page},
-                  on.stream);
-    if (shadow()) fill_slots(request, pages, on.stream);
+                  stream);
   }
-  request->pages.resize(gpu_pages_held(spec_, memory_.page_tokens, pages));
 }
 
 // InfiniGen: from here on the device adds to them.
@@ -207,6 +234,7 @@ void FactoredCache::stay(uint32_t layer, const Request& request, uint32_t head,
 // A request that decodes beyond its resident pages: page p is in slot p. From here on each KV head has its
 // own slots: all pages but those that stay, in order, and then these.
 void FactoredCache::outgrow(Request* request, cudaStream_t stream) {
+  order_->wait_for(StreamKind::kOffload);  // the host reads full pages in their homes
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     uint32_t* const held = choices_.spare_args(chooser(layer)).held;
     for (uint32_t head = 0; head < llm_.kv_heads; ++head) {
@@ -227,34 +255,45 @@ void FactoredCache::outgrow(Request* request, cudaStream_t stream) {
   request->filled = true;
 }
 
-// What the last query of the prompt would read; its pages are in their homes by now.
-void FactoredCache::fill_slots(Request* request, uint32_t pages, cudaStream_t stream) {
-  request->filled = true;
+// ShadowKV: what the last query of each prompt would read.
+void FactoredCache::add_entering() {
   lists_.clear(), choice_rows_.clear();
-  ChoiceRow choice = choice_of(*request, pages);
-  choice.row = request->state, choice.held = Held::kNothing;
-  choice_rows_.push_back(choice);
-  choices_.reserve_rows(1, choice.candidates);
+  uint32_t most = 0;
+  for (Request* const request : entering_) {
+    request->filled = true;
+    ChoiceRow choice = choice_of(*request, static_cast<uint32_t>(request->pages.size()));
+    choice.row = request->state, choice.held = Held::kNothing;
+    most = std::max(most, choice.candidates);
+    choice_rows_.push_back(choice);
+  }
+  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
   enter_upload_.clear();
-  const ListAt<uint32_t> lists = enter_upload_.add(lists_);
-  const ListAt<ChoiceRow> rows = enter_upload_.add(choice_rows_);
-  enter_upload_.send(stream);
-  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
-    for (uint32_t head = 0; head < llm_.kv_heads; ++head)
-      stay(layer, *request, head, outliers(layer, *request, head, end_candidates(pages)), stream);
-    ChoiceArgs args = choices_.spare_args(chooser(layer));
-    args.rows = enter_upload_.at(rows), args.count = 1, args.lists = enter_upload_.at(lists);
-    args.q = args.q_before, args.tables = choices_.spare_tables();
-    args.stays = stays_.layer<uint32_t>(chooser(layer)), args.stay = shape_.extra;
-    must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices");
-    must(score_pages(choices_.shape(), args, stream), "score_pages");
-    must(kvtwin::choose_pages(choices_.shape(), args, stream), "choose_pages");
-    must(
+  entering_lists_ = enter_upload_.add(lists_);
+  entering_rows_ = enter_upload_.add(choice_rows_);
+}
+
+void FactoredCache::fill_slots(const ListedOperation& one, cudaStream_t stream) {
+  const uint32_t layer = one.layer;
+  ChoiceArgs args = choices_.spare_args(chooser(layer));
+  args.rows = enter_upload_.at(entering_rows_), args.count = entering_rows_.count;
+  args.lists = enter_upload_.at(entering_lists_);
+  args.q = args.q_before, args.tables = choices_.spare_tables();
+  args.stays = stays_.layer<uint32_t>(chooser(layer)), args.stay = shape_.extra;
+  if (one.kind == Operation::kChoose)
+    return must(choose_pages(choices_.shape(), args, stream), "choose_pages");
+  if (one.kind == Operation::kRecall) {
+    return must(
         recall_pages({host_layer(layer), pages_.layer(layer), args.before, &args.counts->before, kRecallCtas},
                      stream),
         "recall_pages");
   }
-  must(cudaStreamSynchronize(stream), "filling of slots");
+  for (const Request* const request : entering_) {
+    const uint32_t end = end_candidates(static_cast<uint32_t>(request->pages.size()));
+    for (uint32_t head = 0; head < llm_.kv_heads; ++head)
+      stay(layer, *request, head, outliers(layer, *request, head, end), stream);
+  }
+  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices");
+  must(score_pages(choices_.shape(), args, stream), "score_pages");
 }
 
 }  // namespace kvtwin::cuda

@@ -157,7 +157,7 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
   clear();
   split(launch, offset, entries);
   for (const LastRow& last : last_rows_) resident_caches().expect(last.request);
-  for (size_t of = 0; of < 2; ++of) {
+  for (const size_t of : {kResidentCaches, kPrompts}) {  // the first waits for pages on their way to the host
     Part& part = parts_[of];
     part.launch = launch;
     part.launch.entries = part.launched;
@@ -176,15 +176,16 @@ void RecalledEntries::begin(const LaunchStep& launch, uint32_t offset, std::span
         rows->positions[run.first + i] = part.rows.positions[run.at + i];
     }
   }
-  send_rows(on.stream);
+  send_rows(on);
 }
 
-void RecalledEntries::send_rows(cudaStream_t stream) {
+void RecalledEntries::send_rows(const StepStream& on) {
   for (size_t of = 0; of < 2; ++of) {
     Part& part = parts_[of];
     if (part.count == 0) continue;
     part.rows.tokens.assign(part.count, 0);  // they are not read
-    part.on_device = uploads_[of].send(part.rows, stream);
+    on.timer->begin(Operation::kUpload);
+    part.on_device = uploads_[of].send(part.rows, on.stream);
   }
 }
 
@@ -206,55 +207,92 @@ bool RecalledEntries::repeats(StepGraphKey* graph_key) const {
 
 SideStreams* RecalledEntries::side_streams() { return resident_caches().side_streams(); }
 
-// A part's rows as they lie, if they follow one another; else copied aside.
-LayerRows RecalledEntries::part_tensors(const Part& part, const LayerRows& tensors,
-                                        cudaStream_t stream) const {
+StepListSpec RecalledEntries::listed(uint32_t layer, const DeviceRows&) const {
+  const Part &of_prompts = parts_[kPrompts], &of_residents = parts_[kResidentCaches];
+  StepListSpec out = resident_caches().listed(of_residents.on_device);
+  const StepListSpec prompts_spec = prompts().listed(layer);
+  out.compression = prompts_spec.compression;
+  // Besides those of the two caches: the rows of each part.
+  out.attention.uploads += 1;
+  out.prompts = {.apart = true,
+                 .prompts = of_prompts.count > 0,
+                 .residents = of_residents.count > 0,
+                 .prompts_aside = aside(of_prompts),
+                 .residents_aside = aside(of_residents),
+                 .last = !last_rows_.empty(),
+                 .attention = prompts_spec.attention};
+  out.attention.uploads += (of_prompts.count > 0 ? 1 : 0) + (of_residents.count > 0 ? 1 : 0);
+  return out;
+}
+
+// A part's rows as they lie, if they follow one another; else where they are copied to.
+LayerRows RecalledEntries::part_tensors(const Part& part, const LayerRows& tensors) const {
   const uint64_t queries = uint64_t{llm_.query_heads} * llm_.head_dim;
   const uint64_t qkv = queries + uint64_t{2} * llm_.kv_heads * llm_.head_dim;
   LayerRows out = tensors;
-  if (part.runs.size() == 1) {
-    const uint64_t first = part.runs[0].first;
-    out.hidden += first * llm_.hidden, out.qkv += first * qkv, out.q += first * queries;
-    out.out += first * queries;
+  if (aside(part)) {
+    out.hidden = hidden_.as<__nv_bfloat16>(), out.qkv = qkv_.as<__nv_bfloat16>();
+    out.q = q_.as<__nv_bfloat16>(), out.out = out_.as<__nv_bfloat16>();
     return out;
   }
-  const auto aside = [&](const __nv_bfloat16* from, uint64_t width, const Buffer& to) {
+  const uint64_t first = part.runs[0].first;
+  out.hidden += first * llm_.hidden, out.qkv += first * qkv, out.q += first * queries;
+  out.out += first * queries;
+  return out;
+}
+
+void RecalledEntries::move_aside(const Part& part, const LayerRows& tensors, cudaStream_t stream) const {
+  const uint64_t queries = uint64_t{llm_.query_heads} * llm_.head_dim;
+  const uint64_t qkv = queries + uint64_t{2} * llm_.kv_heads * llm_.head_dim;
+  const auto move = [&](const __nv_bfloat16* from, uint64_t width, const Buffer& to) {
     for (const Run& run : part.runs) {
       must(cudaMemcpyAsync(to.as<__nv_bfloat16>() + run.at * width, from + run.first * width,
                            run.count * width * sizeof(__nv_bfloat16), cudaMemcpyDeviceToDevice, stream),
            "copy of rows", run.count * width * sizeof(__nv_bfloat16));
     }
-    return to.as<__nv_bfloat16>();
   };
-  out.hidden = aside(tensors.hidden, llm_.hidden, hidden_);
-  out.qkv = aside(tensors.qkv, qkv, qkv_);
-  out.q = q_.as<__nv_bfloat16>(), out.out = out_.as<__nv_bfloat16>();
-  return out;
+  move(tensors.hidden, llm_.hidden, hidden_);
+  move(tensors.qkv, qkv, qkv_);
 }
 
-void RecalledEntries::put_back(const Part& part, const LayerRows& from, const LayerRows& tensors,
-                               cudaStream_t stream) const {
-  if (part.runs.size() == 1) return;
+void RecalledEntries::move_back(const Part& part, const LayerRows& tensors, cudaStream_t stream) const {
   const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
   for (const Run& run : part.runs) {
-    must(cudaMemcpyAsync(tensors.out + run.first * width, from.out + run.at * width,
+    must(cudaMemcpyAsync(tensors.out + run.first * width, out_.as<__nv_bfloat16>() + run.at * width,
                          run.count * width * sizeof(__nv_bfloat16), cudaMemcpyDeviceToDevice, stream),
          "copy of rows", run.count * width * sizeof(__nv_bfloat16));
   }
 }
 
-void RecalledEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows&,
+void RecalledEntries::store_last_queries(uint32_t layer, const LayerRows& tensors, cudaStream_t stream) {
+  const LayerRows own = part_tensors(parts_[kPrompts], tensors);
+  for (const LastRow& last : last_rows_)
+    resident_caches().keep_query(layer, last.request,
+                                 own.q + uint64_t{last.row} * llm_.query_heads * llm_.head_dim, stream);
+}
+
+// Prompts come first. Each part has one append, where its cache starts all of its operations.
+void RecalledEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                              const StepStream& on) {
-  for (size_t of = 0; of < 2; ++of) {
-    const Part& part = parts_[of];
-    if (part.count == 0) continue;
-    const LayerRows own = part_tensors(part, tensors, on.stream);
-    caches_[of]->attend(layer, own, part.on_device, on);
-    put_back(part, own, tensors, on.stream);
-    if (of != kPrompts) continue;
-    for (const LastRow& last : last_rows_)
-      resident_caches().keep_query(layer, last.request,
-                                   own.q + uint64_t{last.row} * llm_.query_heads * llm_.head_dim, on.stream);
+  size_t of = parts_[kPrompts].count > 0 ? kPrompts : kResidentCaches;
+  bool attended = false;
+  const StepList list = list_attention(listed(layer, rows), layer);
+  for (const ListedOperation& one : list.operations()) {
+    if (one.part == ListPart::kLast) {
+      on.timer->begin(one);
+      store_last_queries(layer, tensors, on.stream);
+    } else if (one.part == ListPart::kBack) {
+      on.timer->begin(one);
+      move_back(parts_[of], tensors, on.stream);
+    } else if (one.part == ListPart::kAside) {
+      if (attended) of = kResidentCaches;
+      on.timer->begin(one);
+      move_aside(parts_[of], tensors, on.stream);
+    } else if (one.kind == Operation::kAppend) {
+      if (attended) of = kResidentCaches;
+      caches_[of]->attend(layer, part_tensors(parts_[of], tensors), parts_[of].on_device, on);
+      attended = true;
+    }
   }
 }
 
@@ -306,7 +344,7 @@ void RecalledEntries::warm_up(uint32_t size, const StepStream& on, StepRows* row
   add_rows(0, size, &part);
   prompts().warm_up(size, on, &part.rows);
   rows->positions = part.rows.positions;
-  send_rows(on.stream);
+  send_rows(on);
 }
 
 }  // namespace kvtwin::cuda

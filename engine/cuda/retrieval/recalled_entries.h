@@ -2,9 +2,9 @@
 // in cpu::RecalledEntries. Prompts use a CompressedCache. When the last row of a prompt has run, its KV
 // entries are gathered into the pages of a RetrievedCache and offloaded to the host from there.
 //
-// Each cache gets its own rows of a step. Where these are not consecutive they are copied to a buffer, and
-// the output of attention is copied back. Both caches have pages for all that the policy has on the GPU:
-// twice the memory.
+// Each cache gets its own rows of a step, and walks its own part of each layer's list of operations. Where
+// the rows are not consecutive they are copied to a buffer, and the output of attention is copied back. Both
+// caches have pages for all that the policy has on the GPU: twice the memory.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVAL_RECALLED_ENTRIES_H_
@@ -35,6 +35,7 @@ class RecalledEntries final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  StepListSpec listed(const DeviceRows& rows) const override { return listed(0, rows); }
   // Only steps in which all prompts are complete.
   bool repeats(StepGraphKey* graph_key) const override;
   SideStreams* side_streams() override;
@@ -85,9 +86,13 @@ class RecalledEntries final : public KvCache {
   void clear();
   void split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries);
   void add_rows(uint32_t first, uint32_t count, Part* part);
-  void send_rows(cudaStream_t stream);
-  LayerRows part_tensors(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;
-  void put_back(const Part& part, const LayerRows& from, const LayerRows& tensors, cudaStream_t stream) const;
+  void send_rows(const StepStream& on);
+  StepListSpec listed(uint32_t layer, const DeviceRows& rows) const;
+  bool aside(const Part& part) const { return part.runs.size() > 1; }
+  LayerRows part_tensors(const Part& part, const LayerRows& tensors) const;
+  void move_aside(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;
+  void move_back(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;
+  void store_last_queries(uint32_t layer, const LayerRows& tensors, cudaStream_t stream);
   void hand_over(const StepStream& on);
 
   const LlmSpec llm_;

@@ -33,28 +33,27 @@ ChoosesFor step_of(const ListedOperation& one) {
 
 }  // namespace
 
-ListedAttention RetrievedCache::listed(const DeviceRows& rows) const {
-  ListedAttention out = sealing();
-  out.rows = rows_present(rows);
-  if (spec_.layers_dense > 0) out.dense_rows = dense_.rows_present();
-  out.chooses = !choice_rows_.empty();
-  out.uploads = spec_.layers_dense > 0 ? 3 : 2;  // the step's rows, choices, rows of dense layers
+StepListSpec RetrievedCache::listed(const DeviceRows& rows) const {
+  StepListSpec out = sealing();
+  out.attention.rows = rows_present(rows);
+  if (spec_.layers_dense > 0) out.attention.dense_rows = dense_.rows_present();
+  out.attention.chooses = !choice_rows_.empty();
+  out.attention.uploads = spec_.layers_dense > 0 ? 3 : 2;  // the step's rows, choices, rows of dense layers
   return out;
 }
 
 // What is listed of a step whose rows choose nothing.
-ListedAttention RetrievedCache::sealing() const {
-  return {.listed = true,
-          .layers_dense = spec_.layers_dense,
-          .kind = kind_,
-          .speculation = spec_.speculation,
-          .fills = fills_};
+StepListSpec RetrievedCache::sealing() const {
+  return {
+      llm_.layers,
+      false,
+      {.layers_dense = spec_.layers_dense, .kind = kind_, .speculation = spec_.speculation, .fills = fills_}};
 }
 
 void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                             const StepStream&) {
   recall_deferred();
-  const StepList list = list_attention({llm_.layers, false, listed(rows)}, layer);
+  const StepList list = list_attention(listed(rows), layer);
   for (const ListedOperation& one : list.operations()) {
     if (defers(one)) {
       deferred_ = one;
@@ -105,14 +104,16 @@ void RetrievedCache::start(const ListedOperation& one, const LayerRows& tensors,
   attention_.start(one, tensors, rows, pages_.layer(one.layer), stream);
 }
 
-void RetrievedCache::seal(uint32_t layer, bool offloads_alone) {
-  const StepList list = list_attention({llm_.layers, false, sealing()}, layer);
-  for (const ListedOperation& one : list.operations()) {
-    const bool offload = one.kind == Operation::kOffload;
-    if (!offload && (offloads_alone || one.kind != Operation::kSummarise)) continue;
-    order_->begin(one);
-    start_sealing(one);
-    order_->end(one);
+// The copies of a step that was replayed.
+void RetrievedCache::offload_all() {
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
+    const StepList list = list_attention(sealing(), layer);
+    for (const ListedOperation& one : list.operations()) {
+      if (one.kind != Operation::kOffload) continue;
+      order_->begin(one);
+      offload(layer);
+      order_->end(one);
+    }
   }
 }
 
@@ -241,7 +242,7 @@ void RetrievedCache::recall_deferred() {
 void RetrievedCache::enter_residents(const StepStream& on) {
   if (entering_.empty()) return;
   add_entering();
-  const StepList list = list_entering({llm_.layers, false, sealing()});
+  const StepList list = list_entering(sealing());
   for (const ListedOperation& one : list.operations()) {
     order_->begin(one);
     if (one.kind == Operation::kMove) {

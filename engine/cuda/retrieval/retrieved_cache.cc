@@ -181,9 +181,7 @@ std::vector<cudaStream_t> RetrievedCache::streams() const {
   return {order_->stream(StreamKind::kSelect), order_->stream(StreamKind::kRecall)};
 }
 
-void RetrievedCache::launched() {
-  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, true);
-}
+void RetrievedCache::launched() { offload_all(); }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
                          const StepStream& on, DataOutcomes* values) {

@@ -61,7 +61,7 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  ListedAttention listed(const DeviceRows& rows) const override;
+  StepListSpec listed(const DeviceRows& rows) const override;
   // Steps of decodes alone.
   bool repeats(StepGraphKey* graph_key) const override;
   SideStreams* side_streams() override { return this; }
@@ -155,10 +155,9 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void pack(const std::vector<QueryRetained>& retained, DeviceLists* upload, Lists* at);
 
   // retrieved_attend.cc: what one layer starts
-  ListedAttention sealing() const;
+  StepListSpec sealing() const;
   void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows);
-  // Summarises the pages that this step has filled and copies them to the host, or copies them alone.
-  void seal(uint32_t layer, bool offloads_alone);
+  void offload_all();
   void start_sealing(const ListedOperation& one);
   void offload(uint32_t layer);
   ChoiceArgs choice_args(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows) const;
@@ -172,7 +171,8 @@ class RetrievedCache final : public KvCache, private SideStreams {
   void add_entering();
   void copy_window(cudaStream_t stream);
   void fill_slots(const ListedOperation& one);
-  void take_retained(const RetainedPrompt& prompt, cudaStream_t stream);
+  void take_retained(const RetainedPrompt& prompt);
+  void poison(const Request& request, cudaStream_t stream) const;
   void copy_retained(std::span<const RetainedPrompt> prompts, const KvEntryPool& from, cudaStream_t stream);
   void fetch(std::span<const PageId> host_copies, std::span<const PageId> pages, cudaStream_t stream);
 

@@ -25,7 +25,7 @@ void RetrievedCache::keep_query(uint32_t layer, RequestId request, const __nv_bf
 }
 
 // The request's pages, by position among the retained KV entries.
-void RetrievedCache::take_retained(const RetainedPrompt& prompt, cudaStream_t stream) {
+void RetrievedCache::take_retained(const RetainedPrompt& prompt) {
   KVT_CHECK(prompt.kv_entries > 0 && prompt.kv_entries <= prompt.tokens);
   Request& request = requests_.at(prompt.request);
   const uint32_t pages = pages_of(prompt.kv_entries), full = prompt.kv_entries / memory_.page_tokens;
@@ -35,14 +35,18 @@ void RetrievedCache::take_retained(const RetainedPrompt& prompt, cudaStream_t st
     const uint32_t page = raw(prompt.gpu[i]), host_copy = raw(prompt.host_copies[i]);
     request.pages.push_back(page);
     request.host_copies.push_back(host_copy);
-    if (memory_.poison) pages_.poison(PageId{page}, stream);
     if (i < full) sealed_.push_back({page, host_copy});
     if (!resident()) continue;
     const uint32_t number = host_copy - memory_.pages_gpu;
     request.resident.push_back(number);
-    if (memory_.poison) resident_.poison(PageId{number}, stream);
   }
   if (pages > shape_.slots) entering_.push_back(&request);
+}
+
+void RetrievedCache::poison(const Request& request, cudaStream_t stream) const {
+  if (!memory_.poison) return;
+  for (const uint32_t page : request.pages) pages_.poison(PageId{page}, stream);
+  for (const uint32_t page : request.resident) resident_.poison(PageId{page}, stream);
 }
 
 // Source and target of every head's KV entries: one list per layer, with a last entry that holds their
@@ -56,6 +60,7 @@ void RetrievedCache::copy_retained(std::span<const RetainedPrompt> prompts, cons
     for (const auto page : pages) tables.push_back(static_cast<uint32_t>(page));
     return at;
   };
+  for (const RetainedPrompt& prompt : prompts) poison(requests_.at(prompt.request), stream);
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
     uint32_t first = 0;
     for (const RetainedPrompt& prompt : prompts) {
@@ -94,20 +99,26 @@ void RetrievedCache::take_over(std::span<const RetainedPrompt> prompts, const Kv
   if (prompts.empty()) return;
   const cudaStream_t stream = on.stream;
   order_->compute_on(on);
-  // The lists of pages that are being offloaded are rewritten.
-  order_->wait(StreamKind::kCompute, {Edge::kOffloaded, 0});
   choice_rows_.clear(), sealed_.clear(), retained_.clear(), entering_.clear(), forced_outcomes_.clear();
   tables_.clear_step();
   decodes_ = 0;
-  for (const RetainedPrompt& prompt : prompts) take_retained(prompt, stream);
+  for (const RetainedPrompt& prompt : prompts) take_retained(prompt);
   fills_ = !sealed_.empty();
-  copy_retained(prompts, from, stream);
-  upload_.clear();
-  pack({}, &upload_, &at_);
-  on.timer->begin(Operation::kUpload);
-  upload_.send(stream);
-  tables_.put(upload_, stream);
-  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) seal(layer, false);
+  const StepList list = list_taking_over(sealing());
+  for (const ListedOperation& one : list.operations()) {
+    order_->begin(one);
+    if (one.kind == Operation::kMove) {
+      copy_retained(prompts, from, stream);
+    } else if (one.kind == Operation::kUpload) {
+      upload_.clear();
+      pack({}, &upload_, &at_);
+      upload_.send(stream);
+      tables_.put(upload_, stream);
+    } else {
+      start_sealing(one);
+    }
+    order_->end(one);
+  }
   on.timer->end();
   enter_residents(on);
   must(cudaStreamSynchronize(stream), "what is left of prompts", 0, [] { return std::string(); });

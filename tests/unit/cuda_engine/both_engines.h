@@ -28,6 +28,12 @@
 
 namespace kvtwin::testing {
 
+// What a test watches on the GPU.
+struct WatchOnGpu {
+  cuda::OrderTests order{};
+  decltype(cuda::CudaEngineConfig::issued) issued{};  // is given the operations of every step
+};
+
 // The comparison of one run.
 struct Compared {
   std::vector<double> errors;  // of every sample
@@ -125,12 +131,14 @@ inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, con
 
 inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalName method,
                                    const CoreConfig& core, const cuda::CudaEngineConfig& engine,
-                                   const ModelWeights& weights, const TakenFromGpu& taken) {
+                                   const ModelWeights& weights, const TakenFromGpu& taken,
+                                   const cuda::OrderTests& order) {
   const cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max, true};
   const cuda::RetrievedOptions options{
       .kind = method,
       .spec = setting.spec,
       .copies = setting.copies,
+      .tests = order,
       .selected_tokens = [selected = taken.selected](
                              const cpu::HeadAt& at,
                              std::span<const uint32_t> tokens) { selected->selected(at, tokens); },
@@ -181,7 +189,8 @@ inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, 
 }
 
 inline Compared run_both(const RetrievalSetting& setting, RetrievalName method,
-                         const std::vector<RetrievalRequest>& requests, const LlmSpec& llm) {
+                         const std::vector<RetrievalRequest>& requests, const LlmSpec& llm,
+                         const WatchOnGpu& watch = {}) {
   Compared out;
   const ModelWeights weights = ModelWeights::random(llm, 11);
   const std::unique_ptr<cuda::DeviceModel> model = on_device(weights);
@@ -195,9 +204,10 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalName method,
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.requests_max, config.poison = true;
+  config.issued = watch.issued;
   const TakenFromGpu taken;
   auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens,
-                                    cuda_cache(setting, method, core, config, weights, taken));
+                                    cuda_cache(setting, method, core, config, weights, taken, watch.order));
   REQUIRE(gpu.has_value());
   cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, taken));
   BothEngines both(gpu->get(), &cpu, llm.vocab, &out);

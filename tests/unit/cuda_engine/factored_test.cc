@@ -8,8 +8,10 @@
 
 #include <cmath>
 
+#include "engine/cuda/device/happens_before.h"
 #include "tests/support/retrieval_names.h"
 #include "tests/unit/cuda_engine/both_engines.h"
+#include "tests/unit/cuda_engine/issued_lists.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -38,7 +40,66 @@ RetrievalSetting setting_of(RetrievalName method) {
   return setting;
 }
 
+// Of every step of one of them: with any rows, choices and completed pages.
+ListTexts possible_lists(RetrievalName method) {
+  ListTexts out;
+  for (uint32_t bits = 1; bits < 128; ++bits) {
+    const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    const AttentionRows rows{bit(0), bit(1), false};
+    const StepListSpec spec = method == kShadowkv
+                                  ? shadowkv_list(rows, bit(2), bit(3), bit(4))
+                                  : infinigen_list(rows, bit(6), bit(1), bit(2), bit(3), bit(4));
+    // Values or tokens that are chosen are waited for by attention of some rows.
+    if (bit(2) && !rows.decodes && !rows.chunks && method == kShadowkv) continue;
+    out.insert(NamedList{"", spec, bit(5)}.text());
+  }
+  return out;
+}
+
 }  // namespace
+
+TEST_CASE("cuda: steps of ShadowKV and InfiniGen start the operations of their lists") {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
+    const RetrievalSetting setting = setting_of(method);
+    ListTexts found;
+    WatchOnGpu watch;
+    watch.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
+    run_both(setting, method, kRequests, model_of(64, 8, 2), watch);
+    check_lists(found, possible_lists(method), setting.retrieval);
+  }
+}
+
+TEST_CASE(
+    "X-8 cuda: ShadowKV and InfiniGen give the same bits when streams are late, and order every access") {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
+    const RetrievalSetting setting = setting_of(method);
+    CAPTURE(setting.retrieval);
+    const LlmSpec llm = model_of(64, 8, 2);
+    const Compared expected = run_both(setting, method, kRequests, llm);
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      cuda::HappensBefore watch;
+      const Compared late =
+          run_both(setting, method, kRequests, llm, {{.delays = seed, .watch = &watch}, {}});
+      CHECK(late.logits == expected.logits);
+      CHECK(late.blocking_gpu == expected.blocking_gpu);
+      CHECK(watch.operations() > 1000);
+      for (const std::string& finding : watch.findings()) FAIL_CHECK(finding);
+    }
+  }
+}
+
+TEST_CASE("X-8 cuda: the recorder finds each dependency that ShadowKV or InfiniGen lacks") {
+  for (const RetrievalName method : {kShadowkv, kInfinigen}) {
+    for (const Edge edge : {Edge::kRecalled, Edge::kSealed, Edge::kOffloaded, Edge::kChosen}) {
+      CAPTURE(method);
+      CAPTURE(static_cast<int>(edge));
+      cuda::HappensBefore watch;
+      run_both(setting_of(method), method, {kRequests[0], kRequests[1]}, model_of(64, 8, 2),
+               {{.left_out = edge, .watch = &watch}, {}});
+      CHECK(!watch.findings().empty());
+    }
+  }
+}
 
 TEST_CASE("cuda: ShadowKV and InfiniGen select, move and read as the CPU engine does, except for near ties") {
   for (const RetrievalName method : {kShadowkv, kInfinigen}) {

@@ -6,6 +6,7 @@
 
 #include "tests/support/retrieval_names.h"
 #include "tests/unit/cuda_engine/both_engines.h"
+#include "tests/unit/cuda_engine/issued_lists.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -40,7 +41,38 @@ LlmSpec model() {
   return m;
 }
 
+// Of every step: with any prompts, decodes, choices, compressions and pages that what is retained fills.
+ListTexts possible_lists(bool state, bool captures) {
+  ListTexts out;
+  for (uint32_t bits = 0; bits < 1u << 15; ++bits) {
+    const auto bit = [&](uint32_t i) { return (bits >> i & 1) != 0; };
+    ListedPrompts prompts{.prompts = bit(0), .residents = bit(1), .last = bit(2)};
+    prompts.attention.rows = {bit(3), bit(4), false};
+    prompts.prompts_aside = bit(0) && bit(5), prompts.residents_aside = bit(1) && bit(6);
+    const uint32_t behind = (bit(7) ? 1u : 0u) + (bit(8) ? 2u : 0u);
+    NamedList list{
+        "", retaining_list(
+                true, prompts, bit(9), bit(10),
+                {.plans_layers = bit(14), .state = state, .captures = captures && bit(11), .behind = behind},
+                bit(12))};
+    list.takes_over = behind > 0, list.enters = behind > 0 && bit(13);
+    out.insert(list.text());
+  }
+  return out;
+}
+
 }  // namespace
+
+TEST_CASE("cuda: steps that recall retained KV entries start the operations of their lists") {
+  ListTexts found;
+  WatchOnGpu watch;
+  watch.issued = [&](const LaunchStep&, uint32_t, const StepList& issued) { found.insert(issued.text()); };
+  run_both(setting_of(kFreekv, "knorm", "uniform"), kFreekv, kRequests, model(), watch);
+  check_lists(found, possible_lists(false, false), "retained");
+  found.clear();
+  run_both(setting_of(kFreekv, "snapkv", "uniform"), kFreekv, kRequests, model(), watch);
+  check_lists(found, possible_lists(false, true), "none");
+}
 
 TEST_CASE(
     "G-2 cuda recalled KV entries: retained entries of prompts are recalled as the CPU engine recalls them") {

@@ -224,7 +224,8 @@ std::string file_of(const std::string& name) {
 // What is priced otherwise than it is started. The prices of recalls are of the released code of the methods:
 // a copy engine with one queue. Their choices for the next step wait for the query alone, where the CUDA
 // engine's wait for the comparison of queries, and for attention. The host's part of a compression is work of
-// the host alone; marks of new KV entries are captured with their append.
+// the host alone; marks of new KV entries are captured with their append. Rows of prompts are priced with
+// those of requests that choose pages, where the CUDA engine starts one part of the step behind the other.
 Names known_differences(const NamedList& named) {
   const ListedAttention& attention = named.spec.attention;
   Names out;
@@ -244,12 +245,15 @@ Names known_differences(const NamedList& named) {
   }
   if (!recalls(attention.kind)) return out;
   if (attention.fills) out.insert("unpriced: upload (compute) after offload (offload) of the step before");
+  const bool tokens = attention.kind == RetrievalKind::kRecallsTokens;
+  if (!attention.speculation)
+    out.insert(tokens ? "no operation is host (host)" : "no operation is host (compute)");
+  if (named.spec.prompts.prompts && named.spec.prompts.residents)
+    out.insert("unpriced: append (compute) after chunk attention (compute)");
   if (!attention.chooses) return out;
-  out.insert("recall (compute) is priced as recall (h2d)");
-  if (!attention.speculation) {
-    out.insert("no operation is host (compute)");
-    return out;
-  }
+  if (attention.kind == RetrievalKind::kRecallsPages)
+    out.insert("recall (compute) is priced as recall (h2d)");
+  if (!attention.speculation) return out;
   out.merge(Names{"priced alone: recall (h2d) after recall (h2d)",
                   "priced alone: recall (h2d) after recall (h2d) of the step before",
                   "unpriced: page score (select) after keep query (compute)",
