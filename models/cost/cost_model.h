@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -105,6 +106,14 @@ constexpr const char* name_of(Evidence evidence) {
 enum class CompressionPart : uint8_t { kCapture, kProbe, kScore, kSelect, kMove, kBookkeeping };
 constexpr size_t kCompressionParts = 6;
 using CompressionTicks = std::array<Ticks, kCompressionParts>;
+inline Ticks sum_of(const CompressionTicks& parts) {
+  return std::accumulate(parts.begin(), parts.end(), Ticks{0});
+}
+
+// Of a step's time, in quarters.
+struct LoadQuarters {
+  int attention = 4, added = 4;
+};
 
 struct StepCost {
   Ticks device = 0;  // the device computes
@@ -114,6 +123,9 @@ struct StepCost {
   // Ticks of `device` by evidence; they sum to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
   CompressionTicks compression{};  // of `device`, by CompressionPart
+  Ticks attention = 0;             // of `device`; 0 also where a model does not know its parts
+  // Of `device`: what methods add to the model's own operations.
+  Ticks added() const { return sum_of(compression); }
 };
 
 // What a part of a step is, for reports and for engine/steps/step_graph.
@@ -164,6 +176,8 @@ class CostModel {
   // Deterministic; not monotone in anything, because tables are measured. Not thread-safe (models may
   // memoise).
   virtual StepCost step(const StepShape& shape) = 0;
+  // How much attention and what methods add count as load, beside matrix products.
+  virtual LoadQuarters load_quarters() const { return {}; }
   // The period before a step that StepShape::chunk_load is about; 0: it does not matter.
   virtual Ticks load_window() const { return 0; }
   // A pause after which StepShape::busy_ms begins anew; 0: it does not matter.

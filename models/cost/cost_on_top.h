@@ -15,6 +15,7 @@ namespace kvtwin {
 class CostOnTop : public CostModel {
  public:
   Ticks load_window() const final { return below_->load_window(); }
+  LoadQuarters load_quarters() const final { return below_->load_quarters(); }
   Ticks forgets_after() const final { return below_->forgets_after(); }
   uint32_t graphs_kept() const final { return below_->graphs_kept(); }
 

@@ -35,8 +35,10 @@ const PartwiseCost::Part& PartwiseCost::head(uint32_t rows) {
 // Prices operation by operation, so that ops() has the same sum.
 StepCost PartwiseCost::paced(const StepShape& shape) {
   StepCost cost;
-  for (const StepPart& op : ops(shape))
+  for (const StepPart& op : ops(shape)) {
     cost.by_evidence[static_cast<size_t>(op.evidence)] += op.times * op.each;
+    if (op.kind == PartKind::kAttention) cost.attention += op.times * op.each;
+  }
   for (const Ticks ticks : cost.by_evidence) cost.device += ticks;
   cost.host = host_.of(shape);
   return cost;
@@ -51,7 +53,9 @@ StepCost PartwiseCost::step(const StepShape& shape) {
   AttentionOps attention;
   const size_t count = attention_ops(shape, &attention);
   for (size_t i = 0; i < count; ++i) {
-    cost.by_evidence[static_cast<size_t>(attention[i].evidence)] += attention[i].times * attention[i].each;
+    const Ticks ticks = attention[i].times * attention[i].each;
+    cost.by_evidence[static_cast<size_t>(attention[i].evidence)] += ticks;
+    if (attention[i].kind == PartKind::kAttention) cost.attention += ticks;
   }
   for (const Ticks ticks : cost.by_evidence) cost.device += ticks;
   cost.host = host_.of(shape);

@@ -2,8 +2,9 @@
 //
 // A GPU that computes prompts without a pause reaches its power limit and lowers its clock; one that mostly
 // decodes does not. So the same chunk takes longer after other chunks (StepShape::chunk_load,
-// measured_cost.h). Time in which a step waits for pages is no load. Not thread-safe. Integers only, so
-// coalesced and single steps give the same values.
+// measured_cost.h). Time in which a step waits for pages is no load, and kernels other than matrix products
+// may count less (LoadQuarters). Not thread-safe. Integers only, so coalesced and single steps give the same
+// values.
 
 #ifndef KVTWIN_MODELS_COST_RECENT_LOAD_H_
 #define KVTWIN_MODELS_COST_RECENT_LOAD_H_
@@ -29,10 +30,15 @@ class RecentLoad {
   // `window` 0: nothing is remembered, and fraction() is kSustainedLoad.
   explicit RecentLoad(Ticks window) : window_(window) {}
 
-  // A step of this shape ran from `begin` to `end`, and in this time waited for pages for `waited`.
-  // REQUIRES: in order of time.
-  void add(const StepShape& shape, Ticks begin, Ticks end, Ticks waited) {
-    end -= waited;
+  // The time of a step that is no load, if attention and what methods add take so long.
+  static constexpr Ticks unloaded(const LoadQuarters& load, Ticks attention, Ticks added) {
+    return attention * (4 - load.attention) / 4 + added * (4 - load.added) / 4;
+  }
+
+  // A step of this shape ran from `begin` to `end`, and `unloaded` of it is no load. REQUIRES: in order of
+  // time.
+  void add(const StepShape& shape, Ticks begin, Ticks end, Ticks unloaded) {
+    end -= unloaded;
     if (window_ <= 0 || end <= begin || !is_heavy(shape)) return;
     spans_.push_back({begin, end});
     while (spans_.front().end <= end - window_) spans_.pop_front();

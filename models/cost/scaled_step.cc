@@ -21,6 +21,7 @@ StepCost scaled_to(Ticks device, StepCost cost) {
   // The parts sum to the step exactly: rounding goes to the largest.
   *std::max_element(cost.by_evidence.begin(), cost.by_evidence.end()) += device - sum;
   for (Ticks& ticks : cost.compression) ticks = times_ratio(ticks, ratio);
+  cost.attention = times_ratio(cost.attention, ratio);
   return cost;
 }
 

@@ -114,6 +114,9 @@ class MeasuredCost final : public PartwiseCost {
                                                     const HostTime& host, const std::string& where,
                                                     DecodeGraphs graphs = DecodeGraphs::kPrepared,
                                                     const std::string& format = "");
+  // Attention and the memory-bound kernels of methods take less power than matrix products. Chosen by
+  // held-out steps of two GPUs' calibration runs (reports/evidence/validation/2026-11-28-two-gpus.md#load).
+  LoadQuarters load_quarters() const override { return {.attention = 3, .added = 2}; }
   Ticks load_window() const override { return load_window_; }
   Ticks forgets_after() const override { return forgets_after_; }
   uint32_t graphs_kept() const override {

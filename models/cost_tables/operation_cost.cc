@@ -26,6 +26,7 @@ constexpr FamilyRow kFamilyRows[] = {
     {Family::kChunkPlan, "plan of a layer's chunks", FamilyGroup::kLayers},
     {Family::kGate, "layer of gates", FamilyGroup::kLayers},
     {Family::kGateRow, "row of a layer's gates", FamilyGroup::kLayers},
+    {Family::kScoredChunk, "layer of attention scores of a chunk", FamilyGroup::kLayers},
     {Family::kScoreRound, "layer's round of attention scores", FamilyGroup::kLayers},
     {Family::kScoredDecode, "layer of attention scores of decodes", FamilyGroup::kLayers},
     {Family::kScoredEntry, "entry of attention scores of decodes", FamilyGroup::kLayers},
@@ -133,10 +134,12 @@ class FamilyCounter {
 
   void attend(const ChunkShape& chunk) {
     const double rows = chunk.tokens;
-    if (work_.sums)
+    if (work_.sums) {
+      at(Family::kScoredChunk) += work_.layers;
       at(Family::kScoreRound) +=
           work_.layers * AttentionScoreGrid::of(chunk.context + chunk.tokens, chunk.tokens, work_.kv_heads)
                              .rounds(work_.kv_heads);
+    }
     if (!chunk.listed && !wraps(chunk)) return;
     const double read = wraps(chunk) ? work_.ring_slots : chunk.context + rows / 2;
     at(Family::kListedPair) += rows * read * work_.layers * work_.query_heads * dim();

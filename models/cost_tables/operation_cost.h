@@ -41,7 +41,8 @@ enum class Family : uint8_t {
   kChunkPlan,     // layer that plans attention of prompts
   kGate,          // layer that computes gates
   kGateRow,       // row of such a layer
-  kScoreRound,    // layer's rounds of tiles of attention scores (kernels/grids/attention_score_grid.h)
+  kScoredChunk,   // layer in which a chunk computes attention scores
+  kScoreRound,    // its rounds of tiles there (kernels/grids/attention_score_grid.h)
   kScoredDecode,  // layer in which decodes compute attention scores
   kScoredEntry,   // KV entry of a head that they read
   kCapture,       // layer that copies queries of a request
@@ -72,7 +73,7 @@ enum class Family : uint8_t {
   kPageConcurrent,  // that the step does not wait for: slowdown of the step
   kPageLaunched,    // the additional slowdown of a step that is launched kernel by kernel
 };
-constexpr size_t kOperationFamilies = 35;
+constexpr size_t kOperationFamilies = 36;
 const char* name_of(Family family);
 bool is_family(std::string_view name);
 

@@ -95,7 +95,12 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   const StepRange range = pricing_.cost->range(reads);
   const Ticks end = ended.ns * kTicksPerNs;
   const bool waits = out.counts[static_cast<size_t>(Family::kPageNow)] > 0;
-  memory->load.add(shape, begin, end, waits ? std::max<Ticks>(0, end - begin - cost.device) : 0);
+  const Ticks waited = waits ? std::max<Ticks>(0, end - begin - cost.device) : 0;
+  // What a method adds is what the step took beyond the model's own operations: prices are made of it.
+  const Ticks added = std::max<Ticks>(0, end - begin - waited - (cost.device - cost.added()));
+  memory->load.add(shape, begin, end,
+                   waited + RecentLoad::unloaded(pricing_.cost->load_quarters(),
+                                                 shape.chunks.empty() ? 0 : cost.attention, added));
   memory->busy_period.add(shape, begin, end);
   const Ticks took = graph ? through : cost.device, concurrent = took - cost.device;
   out.measured = us_of(ended - begun);

@@ -152,7 +152,8 @@ bool StepClock::price_next() {
     const Ticks host = cost.host + first;
     const Ticks took = std::max(cost.least, host + cost.device);
     add_priced(start + took, host, {}, cost.by_evidence);
-    remember(shape, start, priced_.back().end, 0);
+    remember(shape, start, priced_.back().end,
+             RecentLoad::unloaded(cost_->load_quarters(), cost.attention, cost.added()));
     if (!launch->decodes.empty()) {
       priced_.back().entries_read += launch->shape.decode_context_sum;
       priced_.back().entries_waited += shape.decode_context_sum;
@@ -184,9 +185,9 @@ void StepClock::recall(Launch* launch, Ticks start) {
 }
 
 // As RecentLoad::add().
-void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end, Ticks waited) {
+void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end, Ticks unloaded) {
   priced_.back().graph_key = graph_key_;
-  load_.add(shape, begin, end, waited);
+  load_.add(shape, begin, end, unloaded);
   busy_period_.add(shape, begin, end);
 }
 
@@ -252,7 +253,9 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
   priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
-  remember(launch->shape, step.start, priced_.back().end, exposed);
+  remember(launch->shape, step.start, priced_.back().end,
+           exposed + RecentLoad::unloaded(cost_->load_quarters(), pricer_->attention(),
+                                          sum_of(pricer_->compression())));
   add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), *launch);
   ++launch->priced;
 }

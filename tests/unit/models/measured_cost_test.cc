@@ -212,6 +212,20 @@ TEST_CASE("measured cost: with chunks the host's time depends on all rows and on
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
 }
 
+TEST_CASE("measured cost: of a step's time, what attention takes") {
+  const ChunkShape chunk{32, 100, 0};
+  StepShape shape = decodes(4, 2500, 200);
+  shape.tokens = shape.tokens_padded = 36, shape.chunks = {&chunk, 1};
+  const auto m = model(device());
+  Ticks attention = 0;
+  for (const StepPart& part : m->ops(shape)) {
+    if (part.kind == PartKind::kAttention) attention += part.times * part.each;
+  }
+  CHECK(attention > 0);
+  CHECK(m->step(shape).attention == attention);
+  CHECK(m->step(shape).added() == 0);
+}
+
 TEST_CASE("measured cost: steps of engines that make graphs before, when a form comes up, or never") {
   MeasuredDevice measured = device();
   const std::string name = MeasuredShapes(tiny()).model;

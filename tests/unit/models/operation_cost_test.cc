@@ -221,12 +221,13 @@ TEST_CASE("operation counts: attention scores of all tokens take the kernel's ro
   // 1,024 tokens are 64 tiles. With 4,224 KV entries (33 key tiles of 8 heads), two CTAs share each key
   // tile; with one entry, and so one key tile, more, none does. 8,448 KV entries fill the GPU; above that
   // the CTAs run in two waves.
-  const auto rounds = [&](std::initializer_list<ChunkShape> of) {
+  const auto of_layer = [&](Family family, std::initializer_list<ChunkShape> of) {
     const std::vector<ChunkShape> chunks = of;
     StepShape shape;
     shape.chunks = chunks;
-    return family_counts(shape, work)[static_cast<size_t>(Family::kScoreRound)] / work.layers;
+    return family_counts(shape, work)[static_cast<size_t>(family)] / work.layers;
   };
+  const auto rounds = [&](std::initializer_list<ChunkShape> of) { return of_layer(Family::kScoreRound, of); };
   CHECK(rounds({{1024, 3200, 0}}) == 32);
   CHECK(rounds({{1024, 3201, 0}}) == 64);
   CHECK(rounds({{1024, 7424, 0}}) == 64);
@@ -235,6 +236,9 @@ TEST_CASE("operation counts: attention scores of all tokens take the kernel's ro
   CHECK(rounds({{48, 0, 0}}) == 3);     // three row tiles are shared too
   CHECK(rounds({{23, 6144, 0}}) == 2);  // two row tiles, which are not shared
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
+  CHECK(of_layer(Family::kScoredChunk, {{23, 6144, 0}, {1001, 0, 0}}) == 2);  // each is scored alone
+  work.sums = false;
+  CHECK(of_layer(Family::kScoredChunk, {{1024, 0, 0}}) == 0);
 }
 
 TEST_CASE("operation counts: choices, what the host has, and what leaves the GPU") {

@@ -55,16 +55,22 @@ class Scripted final : public OutcomeSource {
 // 1 us per step; 10 us more without a graph, and for prompts a tenth of the load of the last 100 us, in us.
 class LoadAwareCost final : public CostModel {
  public:
+  explicit LoadAwareCost(Ticks attention = 0, Ticks added = 0) : attention_(attention), added_(added) {}
   StepCost step(const StepShape& shape) override {
     StepCost cost;
     cost.device = kUs + (shape.launched() ? 10 * kUs : 0);
     if (!shape.chunks.empty()) cost.device = 20 * kUs + shape.chunk_load * kUs / 100;
     cost.by_evidence[0] = cost.device;
+    cost.attention = attention_, cost.compression[0] = added_;
     return cost;
   }
   Ticks load_window() const override { return 100 * kUs; }
+  LoadQuarters load_quarters() const override { return {.attention = 3, .added = 2}; }
   uint32_t graphs_kept() const override { return 2; }
   static constexpr Ticks kUs = 1000 * kTicksPerNs;
+
+ private:
+  const Ticks attention_, added_;  // of a step
 };
 
 }  // namespace
@@ -111,6 +117,19 @@ TEST_CASE("step clock: prompts are slower after prompts") {
   clock.launch({300'000}, step_of(3, 1, chunk));
   while (!clock.next_event().known) clock.look_ahead(clock.next_event().at);
   CHECK(clock.take().ends.back().ns == 320'000);
+}
+
+TEST_CASE("step clock: attention and what methods add are less of a load than matrix products") {
+  const std::vector<PlanEntry> chunk = {{RequestId{1}, EntryKind::kChunk, true, false, 512, 0}};
+  const auto second = [&](int64_t attention, int64_t added) {
+    LoadAwareCost cost(attention * LoadAwareCost::kUs, added * LoadAwareCost::kUs);
+    sim::StepClock clock(EngineId{0}, &cost, 1);
+    return ends_of(&clock, {step_of(0, 1, chunk), step_of(1, 1, chunk)})[1] - 20'000;
+  };
+  CHECK(second(0, 0) == 22'000);  // 20 of the last 100 us
+  CHECK(second(8, 0) == 21'800);  // a quarter of 8 us less
+  CHECK(second(0, 8) == 21'600);  // a half
+  CHECK(second(8, 8) == 21'400);
 }
 
 TEST_CASE("step clock: while a prompt's step waits for pages, it does not lower the clock") {
