@@ -110,7 +110,8 @@ inline Ticks sum_of(const CompressionTicks& parts) {
   return std::accumulate(parts.begin(), parts.end(), Ticks{0});
 }
 
-// Of a step's time, in quarters.
+// How many quarters of their time attention and what methods add load the GPU. Matrix products load it in
+// full.
 struct LoadQuarters {
   int attention = 4, added = 4;
 };
@@ -176,7 +177,7 @@ class CostModel {
   // Deterministic; not monotone in anything, because tables are measured. Not thread-safe (models may
   // memoise).
   virtual StepCost step(const StepShape& shape) = 0;
-  // How much attention and what methods add count as load, beside matrix products.
+  // What RecentLoad counts a step's operations as.
   virtual LoadQuarters load_quarters() const { return {}; }
   // The period before a step that StepShape::chunk_load is about; 0: it does not matter.
   virtual Ticks load_window() const { return 0; }

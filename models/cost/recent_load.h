@@ -27,19 +27,19 @@ class RecentLoad {
            std::any_of(shape.passes.begin(), shape.passes.end(), heavy);
   }
 
+  // Times within a step that are no load, or less of one.
+  struct Parts {
+    Ticks waited = 0, attention = 0, added = 0;  // for pages; what methods add
+  };
+
   // `window` 0: nothing is remembered, and fraction() is kSustainedLoad.
-  explicit RecentLoad(Ticks window) : window_(window) {}
+  explicit RecentLoad(Ticks window, const LoadQuarters& load = {}) : window_(window), load_(load) {}
 
-  // The time of a step that is no load, if attention and what methods add take so long.
-  static constexpr Ticks unloaded(const LoadQuarters& load, Ticks attention, Ticks added) {
-    return attention * (4 - load.attention) / 4 + added * (4 - load.added) / 4;
-  }
-
-  // A step of this shape ran from `begin` to `end`, and `unloaded` of it is no load. REQUIRES: in order of
-  // time.
-  void add(const StepShape& shape, Ticks begin, Ticks end, Ticks unloaded) {
-    end -= unloaded;
-    if (window_ <= 0 || end <= begin || !is_heavy(shape)) return;
+  // A step of this shape ran from `begin` to `end`. REQUIRES: in order of time.
+  void add(const StepShape& shape, Ticks begin, Ticks end, const Parts& parts) {
+    if (window_ <= 0 || !is_heavy(shape)) return;
+    end -= parts.waited + parts.attention * (4 - load_.attention) / 4 + parts.added * (4 - load_.added) / 4;
+    if (end <= begin) return;
     spans_.push_back({begin, end});
     while (spans_.front().end <= end - window_) spans_.pop_front();
   }
@@ -64,6 +64,7 @@ class RecentLoad {
     Ticks begin = 0, end = 0;
   };
   Ticks window_;
+  LoadQuarters load_;
   std::deque<Span> spans_;
 };
 

@@ -98,9 +98,7 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   const Ticks waited = waits ? std::max<Ticks>(0, end - begin - cost.device) : 0;
   // What a method adds is what the step took beyond the model's own operations: prices are made of it.
   const Ticks added = std::max<Ticks>(0, end - begin - waited - (cost.device - cost.added()));
-  memory->load.add(shape, begin, end,
-                   waited + RecentLoad::unloaded(pricing_.cost->load_quarters(),
-                                                 shape.chunks.empty() ? 0 : cost.attention, added));
+  memory->load.add(shape, begin, end, {waited, shape.chunks.empty() ? 0 : cost.attention, added});
   memory->busy_period.add(shape, begin, end);
   const Ticks took = graph ? through : cost.device, concurrent = took - cost.device;
   out.measured = us_of(ended - begun);
@@ -174,8 +172,8 @@ std::vector<PricedStep> OpenLoop::steps() const {
   std::vector<PricedStep> out;
   for (size_t engine = 0; engine < launched_.size(); ++engine) {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
-    Memory memory{RecentLoad(pricing_.cost->load_window()), BusyPeriod(pricing_.cost->forgets_after()),
-                  GraphShapes(pricing_.cost->graphs_kept())};
+    Memory memory{RecentLoad(pricing_.cost->load_window(), pricing_.cost->load_quarters()),
+                  BusyPeriod(pricing_.cost->forgets_after()), GraphShapes(pricing_.cost->graphs_kept())};
     const std::vector<Log::CoalescedSteps>& runs = log_.engines[engine].coalesced_runs;
     auto run = runs.begin();
     for (const auto& [step, launched] : launched_[engine]) {

@@ -21,7 +21,7 @@ StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_
       cost_(cost),
       in_flight_max_(steps_in_flight_max),
       first_step_host_(first_step_host.ns * kTicksPerNs),
-      load_(cost->load_window()),
+      load_(cost->load_window(), cost->load_quarters()),
       busy_period_(cost->forgets_after()),
       graphs_(cost->graphs_kept()),
       priced_(kHistory) {
@@ -152,8 +152,7 @@ bool StepClock::price_next() {
     const Ticks host = cost.host + first;
     const Ticks took = std::max(cost.least, host + cost.device);
     add_priced(start + took, host, {}, cost.by_evidence);
-    remember(shape, start, priced_.back().end,
-             RecentLoad::unloaded(cost_->load_quarters(), cost.attention, cost.added()));
+    remember(shape, start, priced_.back().end, {0, cost.attention, cost.added()});
     if (!launch->decodes.empty()) {
       priced_.back().entries_read += launch->shape.decode_context_sum;
       priced_.back().entries_waited += shape.decode_context_sum;
@@ -185,9 +184,9 @@ void StepClock::recall(Launch* launch, Ticks start) {
 }
 
 // As RecentLoad::add().
-void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end, Ticks unloaded) {
+void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end, const RecentLoad::Parts& parts) {
   priced_.back().graph_key = graph_key_;
-  load_.add(shape, begin, end, unloaded);
+  load_.add(shape, begin, end, parts);
   busy_period_.add(shape, begin, end);
 }
 
@@ -254,8 +253,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
   remember(launch->shape, step.start, priced_.back().end,
-           exposed + RecentLoad::unloaded(cost_->load_quarters(), pricer_->attention(),
-                                          sum_of(pricer_->compression())));
+           {exposed, pricer_->attention(), sum_of(pricer_->compression())});
   add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), *launch);
   ++launch->priced;
 }

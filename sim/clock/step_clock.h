@@ -196,7 +196,7 @@ class StepClock {
   bool price_next();  // false if every launched step is priced, or none may be
   Launch* next_launch();
   void recall(Launch* launch, Ticks start);
-  void remember(const StepShape& shape, Ticks begin, Ticks end, Ticks unloaded);
+  void remember(const StepShape& shape, Ticks begin, Ticks end, const RecentLoad::Parts& parts);
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);

@@ -17,12 +17,7 @@ namespace kvtwin::cuda {
 namespace {
 
 using Access = HappensBefore::Access;
-
-// Watched memory: KV entries computed here, recalled KV entries, what is chosen, KV entries on the host.
-constexpr const char* kPages = "pages of layer";
-constexpr const char* kSlots = "slots of layer";
-constexpr const char* kChoices = "choices of layer";
-constexpr const char* kHostCopy = "host page by layers";
+using namespace watched;
 
 }  // namespace
 

@@ -26,6 +26,16 @@
 
 namespace kvtwin::cuda {
 
+// Memory that HappensBefore is notified of, by name.
+namespace watched {
+constexpr const char* kPages = "pages of layer";      // KV entries computed here
+constexpr const char* kSlots = "slots of layer";      // recalled KV entries
+constexpr const char* kQueries = "queries of layer";  // and which heads choose for this step
+constexpr const char* kChoices = "choices of layer";  // pages by slot and moves, or tokens
+// KV entries on the host, by page: recalls and offloads of one step use different pages.
+constexpr const char* kHostCopy = "host page by layers";
+}  // namespace watched
+
 class OrderedStreams {
  public:
   // Wrong: what CUDA says.

@@ -207,13 +207,11 @@ bool RecalledEntries::repeats(StepGraphKey* graph_key) const {
 
 SideStreams* RecalledEntries::side_streams() { return resident_caches().side_streams(); }
 
-StepListSpec RecalledEntries::listed(uint32_t layer, const DeviceRows&) const {
+StepListSpec RecalledEntries::listed(uint32_t layer) const {
   const Part &of_prompts = parts_[kPrompts], &of_residents = parts_[kResidentCaches];
   StepListSpec out = resident_caches().listed(of_residents.on_device);
   const StepListSpec prompts_spec = prompts().listed(layer);
   out.compression = prompts_spec.compression;
-  // Besides those of the two caches: the rows of each part.
-  out.attention.uploads += 1;
   out.prompts = {.apart = true,
                  .prompts = of_prompts.count > 0,
                  .residents = of_residents.count > 0,
@@ -221,7 +219,8 @@ StepListSpec RecalledEntries::listed(uint32_t layer, const DeviceRows&) const {
                  .residents_aside = aside(of_residents),
                  .last = !last_rows_.empty(),
                  .attention = prompts_spec.attention};
-  out.attention.uploads += (of_prompts.count > 0 ? 1 : 0) + (of_residents.count > 0 ? 1 : 0);
+  // Beside the resident caches': what the other cache reads, and the rows of each part.
+  out.attention.uploads += 1 + (of_prompts.count > 0 ? 1 : 0) + (of_residents.count > 0 ? 1 : 0);
   return out;
 }
 
@@ -272,11 +271,11 @@ void RecalledEntries::store_last_queries(uint32_t layer, const LayerRows& tensor
 }
 
 // Prompts come first. Each part has one append, where its cache starts all of its operations.
-void RecalledEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+void RecalledEntries::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows&,
                              const StepStream& on) {
   size_t of = parts_[kPrompts].count > 0 ? kPrompts : kResidentCaches;
   bool attended = false;
-  const StepList list = list_attention(listed(layer, rows), layer);
+  const StepList list = list_attention(listed(layer), layer);
   for (const ListedOperation& one : list.operations()) {
     if (one.part == ListPart::kLast) {
       on.timer->begin(one);

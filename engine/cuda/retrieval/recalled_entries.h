@@ -35,7 +35,7 @@ class RecalledEntries final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
-  StepListSpec listed(const DeviceRows& rows) const override { return listed(0, rows); }
+  StepListSpec listed(const DeviceRows& /*rows*/) const override { return listed(0u); }
   // Only steps in which all prompts are complete.
   bool repeats(StepGraphKey* graph_key) const override;
   SideStreams* side_streams() override;
@@ -87,7 +87,7 @@ class RecalledEntries final : public KvCache {
   void split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries);
   void add_rows(uint32_t first, uint32_t count, Part* part);
   void send_rows(const StepStream& on);
-  StepListSpec listed(uint32_t layer, const DeviceRows& rows) const;
+  StepListSpec listed(uint32_t layer) const;
   bool aside(const Part& part) const { return part.runs.size() > 1; }
   LayerRows part_tensors(const Part& part, const LayerRows& tensors) const;
   void move_aside(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;

@@ -13,15 +13,8 @@ namespace kvtwin::cuda {
 namespace {
 
 using Access = HappensBefore::Access;
+using namespace watched;
 
-// Watched memory: KV entries computed here, recalled KV entries, what is chosen by (queries, and which heads
-// choose for this step), what is chosen (pages by slot, and moves), KV entries on the host.
-constexpr const char* kPages = "pages of layer";
-constexpr const char* kSlots = "slots of layer";
-constexpr const char* kQueries = "queries of layer";
-constexpr const char* kChoices = "choices of layer";
-constexpr const char* kHostCopy =
-    "host page by layers";  // by page: a step's recalls and offloads use different pages
 // Concurrently with the step after attention: one warp per SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
@@ -104,8 +97,8 @@ void RetrievedCache::start(const ListedOperation& one, const LayerRows& tensors,
   attention_.start(one, tensors, rows, pages_.layer(one.layer), stream);
 }
 
-// The copies of a step that was replayed.
-void RetrievedCache::offload_all() {
+// The copies to the host of a step that was replayed.
+void RetrievedCache::launched() {
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
     const StepList list = list_attention(sealing(), layer);
     for (const ListedOperation& one : list.operations()) {

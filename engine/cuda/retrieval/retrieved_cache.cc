@@ -181,8 +181,6 @@ std::vector<cudaStream_t> RetrievedCache::streams() const {
   return {order_->stream(StreamKind::kSelect), order_->stream(StreamKind::kRecall)};
 }
 
-void RetrievedCache::launched() { offload_all(); }
-
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
                          const StepStream& on, DataOutcomes* values) {
   order_->step_ended();

@@ -157,7 +157,6 @@ class RetrievedCache final : public KvCache, private SideStreams {
   // retrieved_attend.cc: what one layer starts
   StepListSpec sealing() const;
   void start(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows);
-  void offload_all();
   void start_sealing(const ListedOperation& one);
   void offload(uint32_t layer);
   ChoiceArgs choice_args(const ListedOperation& one, const LayerRows& tensors, const DeviceRows& rows) const;

@@ -80,7 +80,7 @@ void RetrievedCache::copy_retained(std::span<const RetainedPrompt> prompts, cons
   kept_upload_.send(stream);
   const auto sequences = static_cast<uint32_t>(prompts.size()) * llm_.kv_heads;
   for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
-    order_->touches(StreamKind::kCompute, HappensBefore::Access::kWrite, "pages of layer", layer,
+    order_->touches(StreamKind::kCompute, HappensBefore::Access::kWrite, watched::kPages, layer,
                     "KV entries kept");
     GatherArgs args;
     args.source_pool = from.pool;

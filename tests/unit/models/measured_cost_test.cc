@@ -169,9 +169,14 @@ TEST_CASE("measured cost: chunks after idle time take the time measured for that
   for (const auto& [load, fraction] : {std::pair(0u, 0.8), std::pair(250u, 0.85), std::pair(750u, 0.95)}) {
     shape.chunk_load = load;
     CHECK(us_of(m->step(shape).device) == doctest::Approx(fraction * sustained).epsilon(1e-4));
-    Ticks sum = 0;
-    for (const StepPart& part : m->ops(shape)) sum += part.times * part.each;
+    Ticks sum = 0, attention = 0;
+    for (const StepPart& part : m->ops(shape)) {
+      sum += part.times * part.each;
+      if (part.kind == PartKind::kAttention) attention += part.times * part.each;
+    }
     CHECK(sum == m->step(shape).device);
+    CHECK(attention > 0);
+    CHECK(attention == m->step(shape).attention);
     CHECK(m->range(shape).high > sum);
   }
   // A step that decodes is not slower.
@@ -369,16 +374,16 @@ TEST_CASE("recent load: a fraction of the window, which ages out") {
   const ChunkShape chunk{512, 0, 0};
   StepShape heavy;
   heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-  none.add(heavy, 0, 5000 << 10, 0);
+  none.add(heavy, 0, 5000 << 10, {});
   CHECK(none.fraction(Ticks{5000} << 10) == kSustainedLoad);
   RecentLoad load(Ticks{1000} << 10);
   const auto at = [](int64_t us) { return Ticks{us} << 10; };
   CHECK(load.fraction(at(0)) == 0);
-  load.add(heavy, at(100), at(300), 0);
+  load.add(heavy, at(100), at(300), {});
   CHECK(load.fraction(at(300)) == 200);
   CHECK(load.fraction(at(200)) == 100);
   CHECK(load.fraction(at(1200)) == 100);
-  load.add(heavy, at(1300), at(1500), 0);
+  load.add(heavy, at(1300), at(1500), {});
   CHECK(load.fraction(at(1500)) == 200);
   CHECK(load.fraction(at(2600)) == 0);
   load.move_base(at(1000));
@@ -386,9 +391,9 @@ TEST_CASE("recent load: a fraction of the window, which ages out") {
   // Few tokens, or decodes alone, are no load.
   StepShape light = heavy;
   light.tokens = 100;
-  load.add(light, at(500), at(900), 0);
+  load.add(light, at(500), at(900), {});
   heavy.chunks = {};
-  load.add(heavy, at(900), at(1000), 0);
+  load.add(heavy, at(900), at(1000), {});
   CHECK(load.fraction(at(1000)) == 200);
 }
 
@@ -399,7 +404,7 @@ TEST_CASE("recent load: waits for pages do not count") {
   const auto at = [](int64_t us) { return Ticks{us} << 10; };
   const auto fraction = [&](int64_t waited) {
     RecentLoad load(at(1000));
-    load.add(heavy, at(0), at(500), at(waited));
+    load.add(heavy, at(0), at(500), {.waited = at(waited)});
     return load.fraction(at(500));
   };
   CHECK(fraction(0) == 500);
