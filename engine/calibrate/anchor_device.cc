@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,42 +16,44 @@
 namespace kvtwin::cuda {
 namespace {
 
-constexpr uint32_t kSteps = 14;
-
 class Anchors {
  public:
-  Anchors(StepBench* bench, CostModel* cost) : bench_(*bench), cost_(*cost) {}
+  Anchors(StepBench* bench, CostModel* cost, const LlmSpec& llm) : bench_(*bench), cost_(*cost), pace_(llm) {}
 
   void decodes(uint32_t count, uint32_t context) {
     const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
     if (!bench_.fits(requests)) return;
-    const Measured found = measured_of(bench_.measure(requests, count, 4, kSteps).wall);
+    const StepRounds rounds = pace_.decodes();
+    const Measured found = measured_of(bench_.measure(requests, count, rounds.warm, rounds.steps).wall);
     add(fmt::format("{} decodes of {}", count, context), AnchorKind::kDecode,
-        BenchShape(requests, count, 4 + kSteps / 2), found.us);
+        BenchShape(requests, count, rounds.middle()), found.us);
   }
 
   // Measures twice, because one series may coincide with an unusual state of the clock.
   void chunk(uint32_t tokens, uint32_t context) {
     const BenchRequest bench_request{tokens, context, true};
     if (!bench_.fits({&bench_request, 1})) return;
+    const StepRounds rounds = pace_.chunks(tokens);
     std::vector<double> all;
     for (int i = 0; i < 2; ++i) {
       rest(&bench_);
-      const StepTimes found =
-          bench_.measure({&bench_request, 1}, tokens, warm_steps(tokens), chunk_steps(tokens));
+      const StepTimes found = bench_.measure({&bench_request, 1}, tokens, rounds.warm, rounds.steps);
       all.insert(all.end(), found.wall.begin(), found.wall.end());
     }
     add(fmt::format("a chunk of {} behind {}", tokens, context), AnchorKind::kChunk,
         BenchShape({&bench_request, 1}, tokens, 0), measured_of(all).us);
   }
 
-  void copy(bool in, uint32_t pages, const MeasuredTable* table) {
+  // The largest copy of the table, up to 256 pages.
+  void copy(bool in, const MeasuredTable* table) {
     if (table == nullptr) return;
-    for (size_t i = 0; i < table->rows.size(); ++i) {
-      if (table->rows[i] == pages)
-        out_.push_back({fmt::format("{} pages {}", pages, in ? "in" : "out"), AnchorKind::kCopy,
-                        table->at[i].us, measured_of(bench_.copies(in, pages, 5)).us});
-    }
+    const std::vector<uint32_t>& rows = table->rows;
+    const auto beyond = std::upper_bound(rows.begin(), rows.end(), std::min(256u, bench_.copies_max()));
+    if (beyond == rows.begin()) return;
+    const uint32_t pages = *(beyond - 1);
+    out_.push_back({fmt::format("{} pages {}", pages, in ? "in" : "out"), AnchorKind::kCopy,
+                    table->at[static_cast<size_t>(beyond - rows.begin()) - 1].us,
+                    measured_of(bench_.copies(in, pages, 5)).us});
   }
 
   std::vector<Anchor> take() { return std::move(out_); }
@@ -63,6 +66,7 @@ class Anchors {
 
   StepBench& bench_;
   CostModel& cost_;
+  const StepPace pace_;
   std::vector<Anchor> out_;
 };
 
@@ -80,12 +84,12 @@ Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request,
   config.page_tokens = profile.page_tokens;
   const Result<uint32_t> pages = first_engine_pages(request.llm, profile.page_tokens);
   if (!pages) return tl::unexpected<Error>(pages.error());
-  config.pages_gpu = *pages, config.pages_host = kPagesHost;
+  config.pages_gpu = *pages, config.pages_host = pages_of_copies(request.llm, profile.page_tokens);
   config.row_sizes = calibrated_rows(false);
   config.rows_max = config.row_sizes.back(), config.samples_max = kDecodeRowsMax;
   Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request.llm, model->get());
   if (!bench) return tl::unexpected<Error>(bench.error());
-  Anchors anchors(bench->get(), cost->get());
+  Anchors anchors(bench->get(), cost->get(), request.llm);
   rest(bench->get());
   for (const uint32_t count : {1u, 4u, 16u, 64u, 256u}) anchors.decodes(count, kShortContext);
   for (const auto& [count, context] :
@@ -96,7 +100,7 @@ Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request,
         std::pair(2048u, 0u), std::pair(2048u, 4096u)})
     anchors.chunk(tokens, context);
   const std::string page = std::to_string(request.llm.kv_bytes_per_token() * profile.page_tokens);
-  for (const bool in : {true, false}) anchors.copy(in, 256, profile.table(in ? "copy in" : "copy out", page));
+  for (const bool in : {true, false}) anchors.copy(in, profile.table(in ? "copy in" : "copy out", page));
   return anchors.take();
 }
 

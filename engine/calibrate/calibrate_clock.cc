@@ -132,7 +132,7 @@ Result<void> Calibration::during_chunks() {
   std::map<uint32_t, std::vector<double>> decoding, several;
   for (const uint32_t rows : {64u, 128u, 256u}) {
     std::map<uint32_t, std::vector<double>> by_decodes, by_chunks;
-    for (int repeat = 0; repeat < (request_.quick ? 2 : 7); ++repeat) {
+    for (uint32_t repeat = 0; repeat < (request_.quick ? 2 : pace_.singles() + 1); ++repeat) {
       for (const uint32_t decodes : {0u, 1u, 8u, 32u, 64u, 128u, 192u}) {
         std::vector<BenchRequest> requests(decodes, BenchRequest{1, kShortContext, true});
         if (decodes >= rows) continue;

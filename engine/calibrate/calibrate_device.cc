@@ -30,7 +30,7 @@ Result<std::unique_ptr<StepBench>> Calibration::bench(bool timed) {
                                        : first_engine_pages(request_.llm, request_.page_tokens);
   if (!pages) return tl::unexpected<Error>(pages.error());
   config.pages_gpu = *pages;
-  config.pages_host = timed ? 0 : kPagesHost;
+  config.pages_host = timed ? 0 : pages_of_copies(request_.llm, request_.page_tokens);
   config.rows_max = rows_.back(), config.samples_max = kDecodeRowsMax;
   config.row_sizes = rows_;
   config.timed = timed;
@@ -139,14 +139,15 @@ void Calibration::note_clocks() {
 
 // Every captured number of rows with short contexts.
 void Calibration::short_decodes() {
+  const StepRounds rounds = pace_.decodes();
   plain_->series(std::vector<BenchRequest>(kRestRequests, BenchRequest{1, 512, true}), kRestRequests,
                  kSettledUs);
   for (const uint32_t count : rows_) {
     if (count > kDecodeRowsMax) continue;
     const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
-    const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
-    const StepTimes timed = timed_->measure(requests, count, kDecodeWarm, kDecodeSteps / 2);
-    const BenchShape at(requests, count, kDecodeWarm + kDecodeSteps / 2);
+    const StepTimes plain = plain_->measure(requests, count, rounds.warm, rounds.steps);
+    const StepTimes timed = timed_->measure(requests, count, rounds.warm, rounds.steps / 2);
+    const BenchShape at(requests, count, rounds.middle());
     // Tables over contexts have powers of two of requests only; other rows would leave gaps in the table.
     TimedStep step = parts_of(timed, at, std::has_single_bit(count));
     step.wall = measured_of(plain.wall);
@@ -159,16 +160,17 @@ void Calibration::short_decodes() {
 }
 
 void Calibration::long_decodes() {
+  const StepRounds rounds = pace_.decodes();
   for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
     const std::vector<BenchRequest> short_ones(count, BenchRequest{1, kShortContext, true});
-    const Measured beside = measured_of(plain_->measure(short_ones, count, kDecodeWarm, kDecodeSteps).wall);
+    const Measured beside = measured_of(plain_->measure(short_ones, count, rounds.warm, rounds.steps).wall);
     for (const uint32_t context : {512u, 2048u, 8192u, 32768u}) {
       if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
       const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
       if (!plain_->fits(requests)) continue;
-      const StepTimes plain = plain_->measure(requests, count, kDecodeWarm, kDecodeSteps);
-      tables_.add(attention_of(BenchShape(requests, count, kDecodeWarm + kDecodeSteps / 2),
-                               measured_of(plain.wall), beside));
+      const StepTimes plain = plain_->measure(requests, count, rounds.warm, rounds.steps);
+      tables_.add(
+          attention_of(BenchShape(requests, count, rounds.middle()), measured_of(plain.wall), beside));
     }
   }
   say("decodes are measured");
@@ -190,9 +192,9 @@ void Calibration::pass_over_chunks() {
 
 TimedStep Calibration::timed_chunk(uint32_t tokens, uint32_t context) {
   const BenchRequest chunk{tokens, context, true};
+  const StepRounds rounds = pace_.chunks(tokens);
   wait_idle();
-  const StepTimes timed =
-      timed_->measure({&chunk, 1}, tokens, warm_steps(tokens), std::max(3u, chunk_steps(tokens) / 2));
+  const StepTimes timed = timed_->measure({&chunk, 1}, tokens, rounds.warm, std::max(2u, rounds.steps / 2));
   note_clocks();
   return parts_of(timed, BenchShape({&chunk, 1}, tokens, 0), std::has_single_bit(tokens));
 }
@@ -239,10 +241,12 @@ Result<void> Calibration::launched() {
   config.graphs = false;
   const Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_.get());
   if (!bench) return tl::unexpected<Error>(bench.error());
+  const StepRounds rounds = pace_.decodes();
   for (const uint32_t count : config.row_sizes) {
     const std::vector<BenchRequest> requests(count, BenchRequest{1, kShortContext, true});
-    const Measured graph = measured_of(plain_->measure(requests, count, 4, 14).wall);
-    const Measured one_by_one = measured_of((*bench)->measure(requests, count, 4, 14).wall);
+    const Measured graph = measured_of(plain_->measure(requests, count, rounds.warm, rounds.steps).wall);
+    const Measured one_by_one =
+        measured_of((*bench)->measure(requests, count, rounds.warm, rounds.steps).wall);
     tables_.set_launching(count, std::max(0.0, one_by_one.us - graph.us));
   }
   say("decodes without graphs are measured");
@@ -264,7 +268,7 @@ Result<MeasuredDevice> Calibration::run() {
   after_chunks();
   busy_period(kBusyUs);
   pauses();
-  copies(plain_.get(), request_.page_tokens, kPagesHost);
+  copies(plain_.get(), request_.page_tokens);
   both_ways();
   copies_during_steps(plain_.get(), request_.page_tokens);
   if (Result<void> ok = copies_of_larger_pages(); !ok) return tl::unexpected<Error>(ok.error());
@@ -280,7 +284,7 @@ Result<MeasuredDevice> Calibration::run() {
   if (Result<void> ok = during_chunks(); !ok) return tl::unexpected<Error>(ok.error());
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
   if (!cost) return tl::unexpected<Error>(cost.error());
-  out_.held_out = held_out_steps(plain_.get(), cost->get(), rows_);
+  out_.held_out = held_out_steps(plain_.get(), cost->get(), pace_, rows_);
   timed_.reset();  // frees its pages
   if (Result<void> ok = calibrate_formats(request_, model_.get(), plain_.get(), &out_); !ok)
     return tl::unexpected<Error>(ok.error());

@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 32 tokens
 constexpr uint32_t kRowsMax = 2048, kRequestsMax = 128;
-constexpr uint32_t kWarm = 3, kSteps = 8;
+constexpr uint32_t kDecodeWarm = 3, kDecodeSteps = 8;
 constexpr uint32_t kMixedRequests = 16, kMixedLong = 8;
 // Chunks of few rows, and of many; for the latter, packing between matrix products was measured to cost less
 // than alone. Multiples of two pages, as MixedBench requires.
@@ -50,6 +50,9 @@ class FormatCalibration {
         model_(model),
         plain_(*plain),
         out_(*device),
+        pace_(request.llm),
+        decodes_{kDecodeWarm, std::min(kDecodeSteps, pace_.decodes().steps)},
+        mixed_requests_(std::min(kMixedRequests, pace_.chunks(kFewTokens).warm + kMixedLong)),
         heads_(MeasuredShapes(request.llm).heads) {}
 
   Result<void> run();
@@ -65,7 +68,7 @@ class FormatCalibration {
   Result<void> mixed_held_out(MixedBench* bench);
 
   // Measures a chunk after idle time.
-  static double chunk_us(StepBench* bench, const ChunkPoint& at, bool samples);
+  double chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) const;
   // The duration of a bf16 step according to the file; and the attention of one layer in it.
   double priced(const StepShape& shape) { return us_of(cost_->step(shape).device); }
   double attention(const StepShape& shape);
@@ -80,6 +83,11 @@ class FormatCalibration {
   const DeviceModel* const model_;
   StepBench& plain_;
   MeasuredDevice& out_;
+  const StepPace pace_;
+  const StepRounds decodes_;
+  // As many as are needed so that some of their short chunks are not warm-up: their prompts are computed,
+  // which takes most of the time.
+  const uint32_t mixed_requests_;
   const std::string heads_;
   std::unique_ptr<MeasuredCost> cost_;
 };
@@ -116,13 +124,11 @@ void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
   keep(2 * kManyTokens, more.many);
 }
 
-double FormatCalibration::chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) {
+double FormatCalibration::chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) const {
   const BenchRequest bench_request{at.tokens, at.context, samples};
+  const StepRounds rounds = pace_.chunks(at.tokens);
   rest(bench);
-  return measured_of(
-             bench->measure({&bench_request, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens))
-                 .wall)
-      .us;
+  return measured_of(bench->measure({&bench_request, 1}, at.tokens, rounds.warm, rounds.steps).wall).us;
 }
 
 void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tables) {
@@ -131,8 +137,8 @@ void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tabl
       if (request_.quick && (count % 16 != 1 || context > 1024)) continue;
       const std::vector<BenchRequest> requests(count, BenchRequest{1, context, true});
       if (!bench->fits(requests)) continue;
-      const StepTimes found = bench->measure(requests, count, kWarm, kSteps);
-      keep_decode(BenchShape(requests, count, kWarm + kSteps / 2).shape, found.wall, "decode attention",
+      const StepTimes found = bench->measure(requests, count, decodes_.warm, decodes_.steps);
+      keep_decode(BenchShape(requests, count, decodes_.middle()).shape, found.wall, "decode attention",
                   tables);
     }
   }
@@ -141,7 +147,7 @@ void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tabl
 void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* tables) {
   ChunkMore more;
   const auto visit = [&](const ChunkPoint& at, uint32_t pairs, std::vector<double>* us) {
-    for (uint32_t i = 0; i < (request_.quick ? 1 : pairs); ++i) {
+    for (uint32_t i = 0; i < (request_.quick ? 1 : std::min(pairs, pace_.singles() - 1)); ++i) {
       const double before = i % 2 == 0 ? chunk_us(&plain_, at, true) : 0;
       const double packed = chunk_us(bench, at, true);
       us->push_back(packed - (i % 2 == 0 ? before : chunk_us(&plain_, at, true)));
@@ -190,9 +196,9 @@ Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBen
     const bool chunk = requests.front().tokens > 1;
     const uint32_t padded = chunk ? 1024 : static_cast<uint32_t>(requests.size());
     if (chunk) rest(bench);
-    const uint32_t warm = chunk ? warm_steps(padded) : kWarm, count = chunk ? chunk_steps(padded) : kSteps;
-    const StepTimes found = bench->measure(requests, padded, warm, count);
-    const BenchShape at(requests, padded, warm + count / 2);
+    const StepRounds rounds = chunk ? pace_.chunks(padded) : decodes_;
+    const StepTimes found = bench->measure(requests, padded, rounds.warm, rounds.steps);
+    const BenchShape at(requests, padded, rounds.middle());
     const double predicted = us_of((*cost)->step(at.shape).device);
     out_.held_out.push_back({fmt::format("{}: {}", name, what), measured_of(found.wall).us, predicted});
   }
@@ -210,11 +216,11 @@ StepShape decodes_of(const MixedBench& bench, uint32_t requests, uint32_t back) 
   return shape;
 }
 
-std::vector<double> decode_steps(MixedBench* bench, uint32_t requests) {
+std::vector<double> decode_steps(MixedBench* bench, uint32_t requests, const StepRounds& rounds) {
   std::vector<double> out;
-  for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
+  for (uint32_t i = 0; i < rounds.warm + rounds.steps; ++i) {
     const double us = bench->decode(requests);
-    if (i >= kWarm) out.push_back(us);
+    if (i >= rounds.warm) out.push_back(us);
   }
   return out;
 }
@@ -226,11 +232,12 @@ void rest(MixedBench* bench, uint32_t requests) {
 // Computes one chunk of each request, all with the same context; the first ones are warm-up.
 double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
   const uint32_t context = bench->context(0);
+  const StepRounds rounds = pace_.chunks(tokens);
   rest(&plain_);  // the other bench, because decodes here would lengthen the prompts
   std::vector<double> wall;
-  for (uint32_t i = 0; i < kMixedRequests; ++i) {
+  for (uint32_t i = 0; i < mixed_requests_; ++i) {
     const double us = bench->chunk(i, tokens);
-    if (i >= warm_steps(tokens) && wall.size() < chunk_steps(tokens)) wall.push_back(us);
+    if (i >= rounds.warm && wall.size() < rounds.steps) wall.push_back(us);
   }
   KVT_CHECK(!wall.empty());
   return measured_of(wall).us - chunk_us(&plain_, {tokens, context}, false);
@@ -250,22 +257,22 @@ void FormatCalibration::mixed_fraction(MixedBench* bench, LowBitEntries kv_entri
   const auto decodes = [&](std::initializer_list<uint32_t> counts) {
     rest(bench, *counts.begin());  // the clock recovers from chunks
     for (const uint32_t requests : counts) {
-      const std::vector<double> wall = decode_steps(bench, requests);
-      keep_decode(decodes_of(*bench, requests, kSteps / 2), wall, decode, tables);
+      const std::vector<double> wall = decode_steps(bench, requests, decodes_);
+      keep_decode(decodes_of(*bench, requests, decodes_.steps / 2), wall, decode, tables);
     }
   };
-  bench->begin(kMixedRequests, kv_entries);
+  bench->begin(mixed_requests_, kv_entries);
   few();
   for (uint32_t i = 0; i < (request_.quick ? 1 : kMixedRounds); ++i) {
-    bench->begin(kMixedRequests, kv_entries);
+    bench->begin(mixed_requests_, kv_entries);
     more.many[0].push_back(mixed_chunks(bench, kManyTokens));
   }
   few();
-  decodes({kMixedRequests, 8, 4, 2, 1});
+  decodes({mixed_requests_, 8, 4, 2, 1});
   if (!request_.quick) {
-    for (uint32_t i = 0; i < 2 * kMixedRequests; ++i) bench->chunk(i % kMixedRequests, 1024);
-    decodes({kMixedRequests, 8, 4, 2, 1});
-    for (uint32_t i = 0; i < kMixedRequests; ++i) {
+    for (uint32_t i = 0; i < 2 * mixed_requests_; ++i) bench->chunk(i % mixed_requests_, 1024);
+    decodes({mixed_requests_, 8, 4, 2, 1});
+    for (uint32_t i = 0; i < mixed_requests_; ++i) {
       while (bench->context(i) < 8192) bench->chunk(i, 1024);
     }
     few();
@@ -285,17 +292,17 @@ Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
     bench->chunk(i, 1024);
     bench->chunk(i, 512);
   }
-  const std::vector<double> wall = decode_steps(bench, 6);
+  const std::vector<double> wall = decode_steps(bench, 6, decodes_);
   out_.held_out.push_back({"triaxial: 6 decodes of 1536, half of it in 2 bits", measured_of(wall).us,
-                           us_of((*cost)->step(decodes_of(*bench, 6, kSteps / 2)).device)});
+                           us_of((*cost)->step(decodes_of(*bench, 6, decodes_.steps / 2)).device)});
   return {};
 }
 
 Result<void> FormatCalibration::mixed() {
   MixedBenchConfig config;
   config.page_tokens = kPage, config.group = kGroup;
-  config.pages = kMixedRequests * 12288 / kPage;
-  config.rows_max = kRowsMax, config.samples_max = kMixedRequests, config.row_sizes = kRowSizes;
+  config.pages = mixed_requests_ * 12288 / kPage;
+  config.rows_max = kRowsMax, config.samples_max = mixed_requests_, config.row_sizes = kRowSizes;
   Result<std::unique_ptr<MixedBench>> bench = MixedBench::make(config, request_.llm, model_);
   if (!bench) return tl::unexpected<Error>(bench.error());
   CalibrationTables tables(request_.llm.name, request_.llm.layers);

@@ -18,12 +18,11 @@
 #include "engine/calibrate/chunk_load.h"
 #include "engine/calibrate/chunk_runs.h"
 #include "engine/calibrate/step_bench.h"
+#include "engine/calibrate/step_pace.h"
 #include "models/cost_tables/measured_cost.h"
 
 namespace kvtwin::cuda {
 
-// Decodes: steps until the graph is captured and the clock is stable, and measured steps.
-constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14;
 constexpr int kChunkPasses = 2;
 
 class Calibration {
@@ -31,6 +30,7 @@ class Calibration {
   explicit Calibration(const CalibrationRequest& request)
       : request_(request),
         shapes_(request.llm),
+        pace_(request.llm),
         rows_(calibrated_rows(request.quick)),
         tables_(shapes_.model, request.llm.layers) {}
 
@@ -51,7 +51,7 @@ class Calibration {
   void chunks();
   Result<void> launches();
   std::string page_shape(uint32_t page_tokens) const;  // bytes of a page, all layers
-  void copies(StepBench* bench, uint32_t page_tokens, uint32_t pages_most);
+  void copies(StepBench* bench, uint32_t page_tokens);
   Result<void> copies_of_larger_pages();
   void both_ways();
   void copies_during_steps(StepBench* bench, uint32_t page_tokens);
@@ -71,6 +71,7 @@ class Calibration {
 
   const CalibrationRequest& request_;
   const MeasuredShapes shapes_;
+  const StepPace pace_;
   const std::vector<uint32_t> rows_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<StepBench> plain_, timed_;

@@ -23,8 +23,8 @@ Requests with(Requests requests, const Requests& more) {
 
 class Checks {
  public:
-  Checks(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows)
-      : bench_(*bench), cost_(*cost), rows_(rows) {}
+  Checks(StepBench* bench, CostModel* cost, const StepPace& pace, const std::vector<uint32_t>& rows)
+      : bench_(*bench), cost_(*cost), pace_(pace), rows_(rows) {}
 
   void replays(const std::string& name, const Requests& requests);
   void behind_load(const std::string& name, const Requests& requests);
@@ -48,17 +48,18 @@ class Checks {
 
   StepBench& bench_;
   CostModel& cost_;
+  const StepPace& pace_;
   const std::vector<uint32_t>& rows_;
   std::vector<HeldOutStep> out_;
 };
 
 // Decode steps that replay a graph.
 void Checks::replays(const std::string& name, const Requests& requests) {
-  constexpr uint32_t kWarm = 6, kSteps = 12;
+  const StepRounds rounds = pace_.decodes();
   const uint32_t rows = padded(requests);
   if (rows == 0) return;
-  add(name, bench_.measure(requests, rows, kWarm, kSteps).wall,
-      BenchShape(requests, rows, kWarm + kSteps / 2));
+  add(name, bench_.measure(requests, rows, rounds.warm, rounds.steps).wall,
+      BenchShape(requests, rows, rounds.middle()));
 }
 
 // Steps with chunks after similar steps. Measures twice, because one series may coincide with an unusual
@@ -66,11 +67,11 @@ void Checks::replays(const std::string& name, const Requests& requests) {
 void Checks::behind_load(const std::string& name, const Requests& requests) {
   const uint32_t rows = padded(requests);
   if (rows == 0) return;
+  const StepRounds rounds = pace_.chunks(rows);
   std::vector<double> us;
   for (int i = 0; i < 2; ++i) {
     rest(&bench_);
-    const std::vector<double> found =
-        bench_.measure(requests, rows, warm_steps(rows), chunk_steps(rows)).wall;
+    const std::vector<double> found = bench_.measure(requests, rows, rounds.warm, rounds.steps).wall;
     us.insert(us.end(), found.begin(), found.end());
   }
   add(name, std::move(us), BenchShape(requests, rows, 0));
@@ -81,7 +82,7 @@ void Checks::after_idle(const std::string& name, const Requests& requests) {
   const uint32_t rows = padded(requests);
   if (rows == 0) return;
   std::vector<double> us;
-  for (int i = 0; i < 6; ++i) {
+  for (uint32_t i = 0; i < pace_.singles(); ++i) {
     rest(&bench_);
     us.push_back(bench_.measure(requests, rows, 0, 1).wall.front());
   }
@@ -92,9 +93,9 @@ void Checks::after_idle(const std::string& name, const Requests& requests) {
 
 }  // namespace
 
-std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost,
+std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const StepPace& pace,
                                         const std::vector<uint32_t>& rows) {
-  Checks checks(bench, cost, rows);
+  Checks checks(bench, cost, pace, rows);
   Requests unequal;
   for (uint32_t i = 0; i < 24; ++i) unequal.push_back({1, 100 + i * i * 40});
   rest(bench);

@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "engine/calibrate/step_bench.h"
+#include "engine/calibrate/step_pace.h"
 #include "models/cost/cost_model.h"
 #include "models/cost_tables/measured_device.h"
 
 namespace kvtwin::cuda {
 
 // `rows`: captured numbers of rows, ascending. Steps with more rows are omitted.
-std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows);
+std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const StepPace& pace,
+                                        const std::vector<uint32_t>& rows);
 
 }  // namespace kvtwin::cuda
 

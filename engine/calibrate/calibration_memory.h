@@ -8,6 +8,7 @@
 #ifndef KVTWIN_ENGINE_CALIBRATE_CALIBRATION_MEMORY_H_
 #define KVTWIN_ENGINE_CALIBRATE_CALIBRATION_MEMORY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -24,13 +25,25 @@ constexpr uint32_t kTokensLeast = 4608 * 16;
 // Of an engine next to it: 256 decodes of short contexts, or a chunk of 4,096 tokens.
 constexpr uint32_t kTokensSmall = 4096 * 16, kTokensSmallLeast = kTokensSmall / 2;
 
-// Pages of the first engine, by what is free now. Errors: too little is.
+// Of the host, for copies between tiers. They are pinned, which takes a second for some GB, and rates do not
+// change beyond these.
+constexpr uint64_t kHostBytes = 2'200'000'000;
+constexpr uint32_t kPagesHostMost = 1024;
+
+inline uint32_t pages_of_copies(const LlmSpec& llm, uint32_t page_tokens) {
+  const uint64_t fit = kHostBytes / (llm.kv_bytes_per_token() * page_tokens);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 1, kPagesHostMost));
+}
+
+// Pages of the first engine, by what is free now: two more live next to it at a time. Errors: too little is.
 inline Result<uint32_t> first_engine_pages(const LlmSpec& llm, uint32_t page_tokens) {
   const DeviceFacts facts = device_facts();
   return pages_that_fit({.free_bytes = facts.memory_free,
                          .bytes_per_token = llm.kv_bytes_per_token(),
                          .page_tokens = page_tokens,
                          .fraction = 0.66,
+                         .others = 2,
+                         .tokens_of_others = kTokensSmall,
                          .tokens_most = kTokensGpu,
                          .tokens_least = kTokensLeast},
                         facts.gpu, llm.name);

@@ -10,22 +10,17 @@
 #include <vector>
 
 #include "engine/calibrate/step_bench.h"
+#include "engine/calibrate/step_pace.h"
 #include "models/cost/cost_model.h"
 
 namespace kvtwin::cuda {
 
-constexpr uint32_t kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
-// A GPU that computes prompts lowers its clock about 40 ms after the start, and again after about 600 ms. It
-// then raises it a little. A pause of 30 to 60 ms resets it
-// (reports/evidence/validation/2026-11-22-h200.md).
-constexpr double kLoadWindowUs = 40e3, kIdleUs = 80e3;
 // Decodes before the first measured ones: on one H100 those that were measured first, behind two short
 // pauses, were 2 % faster than all later ones.
 constexpr double kSettledUs = 1500e3;
 constexpr double kBusyUs = 2500e3, kBusyAgainUs = 1200e3;  // once; and in each further pass
 constexpr double kBusyBinUs = 50e3, kLateBusyBinUs = 250e3, kLateBusyUs = 1000e3;
-constexpr double kShortBusyUs = 150e3;  // after the window: where tables of chunks are measured
 constexpr uint32_t kLoadSteps = 8;
 constexpr uint32_t kChunksBetween = 6;  // chunks of few rows, each after kBetweenUs of decodes
 constexpr double kBetweenUs = 25e3;
@@ -38,17 +33,6 @@ constexpr uint32_t kRestRequests = 32;
 inline void rest(StepBench* bench) {
   const std::vector<BenchRequest> requests(kRestRequests, BenchRequest{1, 512, true});
   bench->series(requests, kRestRequests, kIdleUs);
-}
-
-// Steps of a chunk that fill the window on which prices depend. Estimates 8 GFLOP per token at 600 TFLOP/s,
-// and at least 5 ms per step.
-inline uint32_t warm_steps(uint32_t tokens) {
-  return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
-}
-
-// Steps of a chunk that end before the clock falls for the second time.
-inline uint32_t chunk_steps(uint32_t tokens) {
-  return std::clamp(static_cast<uint32_t>(kShortBusyUs / (tokens * 22.0)), 3u, 14u);
 }
 
 // The step of these requests as the cost model sees it, in the middle of 2 * `half` steps, after a short

@@ -8,6 +8,11 @@
 #include "engine/calibrate/chunk_load.h"
 
 namespace kvtwin::cuda {
+namespace {
+
+constexpr size_t kStepsLeast = 3;  // without a pause, of one size: one that is not loaded, and two that are
+
+}  // namespace
 
 void ChunkRuns::pass(const std::vector<uint32_t>& tokens) {
   std::vector<size_t> order(tokens.size());
@@ -35,13 +40,18 @@ void ChunkRuns::without_pause(uint32_t tokens) {
   const BenchRequest chunk{tokens, 0, true};
   rest(&bench_);
   double spent = 0;
-  for (const double us : bench_.series({&chunk, 1}, tokens, kLoadWindowUs + kShortBusyUs)) {
+  const auto keep = [&](double us) {
     const double load = std::min(1.0, spent / kLoadWindowUs);
     if (load == 1 && tokens > kDecodeRowsMax) taken_[tokens].push_back(us);
     const auto step = static_cast<uint32_t>(std::lround(load * kLoadSteps));
     loads_[tokens][step * kSustainedLoad / kLoadSteps].push_back(us);
     spent += us;
-  }
+  };
+  const std::vector<double> first = bench_.series({&chunk, 1}, tokens, kLoadWindowUs + kShortBusyUs);
+  for (const double us : first) keep(us);
+  // A step may be longer than all of this; then those behind it are what tables contain.
+  for (size_t steps = first.size(); steps < kStepsLeast; ++steps)
+    keep(bench_.series({&chunk, 1}, tokens, 1).front());
 }
 
 std::map<uint32_t, Measured> ChunkRuns::by_load(uint32_t tokens) const {

@@ -85,6 +85,11 @@ uint64_t StepBench::entries_max() const {
   return uint64_t{parts_->config.pages_gpu - 1} * parts_->config.page_tokens;
 }
 
+// Pages of the GPU that are copied lie apart (start_copy).
+uint32_t StepBench::copies_max() const {
+  return std::min(parts_->config.pages_host, (parts_->config.pages_gpu - 1) / 2);
+}
+
 bool StepBench::fits(std::span<const BenchRequest> requests) const {
   uint64_t pages = 1;  // the first one is where padding rows go
   for (const BenchRequest& request : requests) pages += parts_->pages_of(request);
@@ -204,7 +209,7 @@ std::vector<double> StepBench::series(std::span<const BenchRequest> requests, ui
 }
 
 TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
-  KVT_CHECK(count <= config.pages_host && count * 2 < config.pages_gpu);
+  KVT_CHECK(count <= config.pages_host && count <= (config.pages_gpu - 1) / 2);
   std::vector<PageId> near, far;
   // Pages that are apart, and not among those that steps read.
   for (uint32_t i = 0; i < count; ++i) {

@@ -57,6 +57,7 @@ class StepBench {
   ~StepBench();
 
   uint64_t entries_max() const;  // of all requests of one step
+  uint32_t copies_max() const;   // pages of one copy
   // Whether the pages hold these requests and the tokens that they grow by while they are measured.
   bool fits(std::span<const BenchRequest> requests) const;
 
@@ -68,6 +69,7 @@ class StepBench {
   std::vector<double> series(std::span<const BenchRequest> requests, uint32_t padded, double us);
 
   // Duration in us of each copy of `pages` pages to the GPU or to the host, without concurrent work.
+  // REQUIRES: here and below: pages <= copies_max().
   std::vector<double> copies(bool to_gpu, uint32_t pages, uint32_t times);
   // Copies in both directions at once: GB/s of each direction while both are active.
   struct BothWays {

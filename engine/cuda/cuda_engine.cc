@@ -195,7 +195,8 @@ void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
 }
 
 // What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
-// runs once before the first step, on a page that no request has yet.
+// runs once before the first step, on a page that no request has yet. Graphs are of decodes, one row a
+// request: sizes beyond the first that holds all of them get none.
 void CudaEngine::Parts::warm_up() {
   std::vector<uint32_t> sizes = config.row_sizes;
   if (sizes.empty()) sizes = {1, config.rows_max};
@@ -206,11 +207,12 @@ void CudaEngine::Parts::warm_up() {
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
     compute();
   }
+  const auto last = std::lower_bound(config.row_sizes.begin(), config.row_sizes.end(), config.samples_max);
+  const auto end = last == config.row_sizes.end() ? last : last + 1;
   if (config.log == nullptr && config.graphs_max > 0) {
     for (uint32_t form = 0; form < cache->padded_forms(); ++form) {
       // The largest first: what grows with the size, and moves then, is there for the others.
-      for (auto size = config.row_sizes.rbegin(); size != config.row_sizes.rend(); ++size)
-        prepare_graph(form, *size);
+      for (auto size = end; size != config.row_sizes.begin();) prepare_graph(form, *--size);
     }
   }
   if (config.log != nullptr) timer->times({});  // their times are not wanted

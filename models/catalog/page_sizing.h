@@ -18,7 +18,11 @@ struct PageSizing {
   uint64_t free_bytes = 0;       // of the GPU, once the weights are there
   uint64_t bytes_per_token = 0;  // of KV, all layers
   uint32_t page_tokens = 16;
-  double fraction = 1;        // of the free memory that this engine may take
+  double fraction = 1;  // of the free memory that this engine may take
+  // Engines that are made later next to this one, and what is kept free for each as far as `tokens_least`
+  // allows it.
+  uint32_t others = 0;
+  uint64_t tokens_of_others = 0;
   uint64_t tokens_most = 0;   // no more than these, however much is free
   uint64_t tokens_least = 0;  // fewer are an error
 };

@@ -91,7 +91,7 @@ void add_table(const char* field, const MeasuredTable& table, std::string* out) 
 }
 
 Result<MeasuredOperations> operations_from(const v1::MeasuredOperations& in, const std::string& where) {
-  MeasuredOperations out{{}, in.steps(), in.error_median(), in.error_p90()};
+  MeasuredOperations out{{}, in.steps(), in.error_median(), in.error_p90(), in.model()};
   const auto fraction = [](double value) { return value >= 0 && value <= 100; };
   if (!fraction(in.error_median()) || !fraction(in.error_p90()))
     return make_error(where,
@@ -321,6 +321,7 @@ std::string measured_device_textproto(const MeasuredDevice& device) {
   const MeasuredOperations& all = *device.operations;
   out += fmt::format("operations {{ steps: {} error_median: {:.5f} error_p90: {:.5f}\n", all.steps,
                      all.error_median, all.error_p90);
+  if (!all.model.empty()) out += fmt::format("  model: {}\n", textproto_quoted(all.model));
   for (const MeasuredOperations::Price& one : all.prices)
     out += fmt::format("  price {{ of: {} ns: {:.6g} }}\n", textproto_quoted(one.of), one.ns);
   out += "}\n";

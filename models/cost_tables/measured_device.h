@@ -48,6 +48,7 @@ struct MeasuredOperations {
   std::vector<Price> prices;
   uint32_t steps = 0;                      // number of steps that they were measured on
   double error_median = 0, error_p90 = 0;  // relative, of other steps
+  std::string model{};                     // that they were measured with; "": the file's
 };
 
 // KV in a format other than bf16: its own tables of attention (measured_cost.h).

@@ -137,7 +137,9 @@ std::unique_ptr<CostModel> with_operations(const MeasuredDevice& device, const C
       return nullptr;  // the profile's tables alone price formats
     out->notes.push_back(fmt::format(
         "what methods add to steps was not measured in {}: {} prices it (kvtwin calibrate device)", profile,
-        others.operations ? fmt::format("the mean of {}", fmt::join(others.gpus, " and ")) : "the roofline"));
+        others.gpus.empty()       ? "the roofline"
+        : others.gpus.size() == 1 ? fmt::format("another file of {}", others.gpus.front())
+                                  : fmt::format("the mean of {}", fmt::join(others.gpus, " and "))));
   }
   if (!out->operations) return nullptr;
   add_passes(PricedPasses::kAll, config.policies, model);

@@ -10,13 +10,16 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "models/catalog/catalog.h"
 #include "models/cost_tables/measured_device.h"
+#include "models/cost_tables/other_operations.h"
 #include "models/cost_tables/thin_tables.h"
+#include "models/weights/weights.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/load/shipped.h"
 #include "scenarios/validate/operation_calibration.h"
@@ -25,13 +28,18 @@
 #include "engine/calibrate/anchor_device.h"
 #include "engine/calibrate/calibrate_device.h"
 #include "engine/calibrate/calibrate_formats.h"
+#include "engine/cuda/device/device_facts.h"
 #endif
 
 namespace kvtwin {
 namespace {
 
+// Whose runs the operations of methods are measured on, for all models of a GPU.
+constexpr char kReferenceModel[] = "llama-3.1-8b";
+
 struct DeviceArguments {
-  std::string out, model = "llama-3.1-8b", commit, anchors, formats, operations, recorded, keep;
+  std::string out, model = kReferenceModel, commit, anchors, formats, operations, operations_from, recorded,
+                   keep;
   std::vector<std::string> scenarios;
   uint32_t page_tokens = 16;
   bool quick = false, quiet = false, rescale = false;
@@ -62,8 +70,8 @@ std::vector<std::string> operation_scenarios() {
   return out;
 }
 
-// Adds the operations of methods to *device. The exit status.
-int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
+// Measures the operations of methods with the device's model. The exit status.
+int measure_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
   OperationCalibrationRequest request;
   request.scenarios = arguments.scenarios.empty() ? operation_scenarios() : arguments.scenarios;
   request.record = arguments.recorded.empty();
@@ -71,9 +79,6 @@ int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
     if (Result<void> ok = check_can_record("kvtwin calibrate device"); !ok)
       return complain(ok.error(), kExitNoBackend);
   }
-  const Result<LlmSpec> llm = Catalog().llm(device->model);
-  if (!llm) return complain(llm.error());
-  thin_tables(llm->layers, kPointsMax, device);  // before operations are the difference to them
   request.sets = {"model.name=" + device->model};
   request.work = (fs::temp_directory_path() / fmt::format("kvtwin-operations-{}", getpid())).string();
   request.recordings = !request.record          ? arguments.recorded
@@ -97,12 +102,32 @@ int add_operations(const DeviceArguments& arguments, MeasuredDevice* device) {
   return kExitDone;
 }
 
+int thin(MeasuredDevice* device) {
+  const Result<LlmSpec> llm = Catalog().llm(device->model);
+  if (!llm) return complain(llm.error());
+  thin_tables(llm->layers, kPointsMax, device);
+  return kExitDone;
+}
+
 // Only the operations, added to a file of this GPU.
 int run_operations(const DeviceArguments& arguments) {
   Result<MeasuredDevice> device = load_measured_device(arguments.operations);
   if (!device) return complain(device.error());
-  if (const int status = add_operations(arguments, &*device); status != kExitDone) return status;
+  // Before operations are measured, because they are the difference to the tables.
+  if (const int status = thin(&*device); status != kExitDone) return status;
+  if (const int status = measure_operations(arguments, &*device); status != kExitDone) return status;
   return write_device(arguments, *device, operations_table(*device->operations));
+}
+
+// The model to measure. Errors: pages or the model are none that the engine can have.
+Result<LlmSpec> model_of(const DeviceArguments& arguments) {
+  if (arguments.page_tokens < 16 || arguments.page_tokens > 1024 || arguments.page_tokens % 16 != 0)
+    return make_error("--page-tokens", fmt::format("is {}", arguments.page_tokens),
+                      "16 to 1,024, a multiple of 16");
+  Result<LlmSpec> llm = Catalog().llm(arguments.model);
+  if (!llm) return llm;
+  if (Result<void> ok = check_dense(*llm, "--model"); !ok) return tl::unexpected<Error>(ok.error());
+  return llm;
 }
 
 #ifdef KVTWIN_HAVE_CUDA
@@ -161,39 +186,60 @@ int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest
   return kExitDone;
 }
 
-int run_device(const DeviceArguments& arguments) {
-  if (arguments.page_tokens < 16 || arguments.page_tokens > 1024 || arguments.page_tokens % 16 != 0)
-    return complain(
-        {"--page-tokens", fmt::format("is {}", arguments.page_tokens), "16 to 1,024, a multiple of 16"});
-  Result<LlmSpec> llm = Catalog().llm(arguments.model);
-  if (!llm) return complain(llm.error());
+// The operations of methods that are not to be measured: those of the file that was named, or, for another
+// model than the reference, of a shipped file of this GPU. Errors: the file is of another GPU, or has none.
+// REQUIRES: check_gpu().
+Result<std::optional<MeasuredOperations>> known_operations(const DeviceArguments& arguments) {
+  const std::string gpu = cuda::device_facts().gpu;
+  std::string file = arguments.operations_from;
+  if (file.empty() && arguments.model != kReferenceModel)
+    file = profile_with_operations((fs::path(default_models_dir()) / "measured").string(), gpu);
+  if (file.empty()) return std::optional<MeasuredOperations>();
+  Result<MeasuredOperations> found = operations_of_profile(file, gpu);
+  if (!found) return tl::unexpected<Error>(found.error());
+  if (!arguments.quiet) fmt::print(stderr, "operations of methods: from {}\n", file);
+  return std::optional(std::move(*found));
+}
+
+// All tables of the device, and the operations of methods. Exit status: done, or no GPU.
+int run_whole(const DeviceArguments& arguments, const cuda::CalibrationRequest& request) {
+  if (Result<void> ok = cuda::check_gpu(); !ok) return complain(ok.error(), kExitNoBackend);
+  Result<std::optional<MeasuredOperations>> known = known_operations(arguments);
+  if (!known) return complain(known.error());
+  Result<MeasuredDevice> device = cuda::calibrate_device(request);
+  if (!device) return complain(device.error(), kExitNoBackend);
+  std::string summary = summary_of(*device);
+  if (arguments.quick) return write_device(arguments, *device, summary);
+  if (const int status = thin(&*device); status != kExitDone) return status;
+  device->operations = std::move(*known);
+  if (!device->operations) {
+    if (const int status = measure_operations(arguments, &*device); status != kExitDone) return status;
+  }
+  return write_device(arguments, *device, summary + "\n" + operations_table(*device->operations));
+}
+
+int run_formats(const DeviceArguments& arguments, const cuda::CalibrationRequest& request) {
+  Result<MeasuredDevice> device = load_measured_device(arguments.formats);
+  if (!device) return complain(device.error());
+  device = cuda::with_formats(request, std::move(*device));
+  if (!device) return complain(device.error(), kExitNoBackend);
+  return write_device(arguments, *device, summary_of(*device));
+}
+
+int run_device(const DeviceArguments& arguments, const LlmSpec& llm) {
   cuda::CalibrationRequest request;
-  request.llm = *llm, request.page_tokens = arguments.page_tokens, request.quick = arguments.quick;
+  request.llm = llm, request.page_tokens = arguments.page_tokens, request.quick = arguments.quick;
   request.build =
       arguments.commit.empty() ? KVTWIN_VERSION : fmt::format("{}+{}", KVTWIN_VERSION, arguments.commit);
   request.date = today();
   if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   if (!arguments.anchors.empty()) return run_anchors(arguments, request);
-  Result<MeasuredDevice> device;
-  if (arguments.formats.empty()) {
-    device = cuda::calibrate_device(request);
-  } else {
-    device = load_measured_device(arguments.formats);
-    if (!device) return complain(device.error());
-    device = cuda::with_formats(request, std::move(*device));
-  }
-  if (!device) return complain(device.error(), kExitNoBackend);
-  std::string summary = summary_of(*device);
-  if (arguments.formats.empty() && !arguments.quick) {
-    if (const int status = add_operations(arguments, &*device); status != kExitDone) return status;
-    summary += "\n" + operations_table(*device->operations);
-  }
-  return write_device(arguments, *device, summary);
+  return arguments.formats.empty() ? run_whole(arguments, request) : run_formats(arguments, request);
 }
 
 #else
 
-int run_device(const DeviceArguments&) {
+int run_device(const DeviceArguments&, const LlmSpec&) {
   return complain({"kvtwin calibrate device", "this build has no CUDA backend",
                    "configure with nvcc on PATH and -DKVTWIN_CUDA=ON, on a machine with the GPU"},
                   kExitNoBackend);
@@ -213,14 +259,21 @@ void add_calibrate_device_command(CLI::App* calibrate, int* status) {
   command->add_option("--anchors", arguments->anchors);
   command->add_option("--formats", arguments->formats);
   command->add_option("--operations", arguments->operations);
+  command->add_option("--operations-from", arguments->operations_from);
   command->add_option("--recorded", arguments->recorded);
   command->add_option("--keep", arguments->keep);
   command->add_option("--scenario", arguments->scenarios)->expected(1)->allow_extra_args(false)->take_all();
   command->add_flag("--rescale", arguments->rescale);
   command->add_flag("--quick", arguments->quick);
   command->add_flag("--quiet", arguments->quiet);
-  command->callback(
-      [=] { *status = arguments->operations.empty() ? run_device(*arguments) : run_operations(*arguments); });
+  command->callback([=] {
+    if (!arguments->operations.empty()) {
+      *status = run_operations(*arguments);
+      return;
+    }
+    const Result<LlmSpec> llm = model_of(*arguments);
+    *status = llm ? run_device(*arguments, *llm) : complain(llm.error());
+  });
 }
 
 }  // namespace kvtwin

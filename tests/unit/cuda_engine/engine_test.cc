@@ -121,7 +121,7 @@ TEST_CASE("cuda: the graph of a captured size replays steps of every number of r
     // Steps of one and of two rows, padded to 4 and to 8 rows or not padded.
     const auto logits = [&](uint32_t graphs_max, bool padded) {
       cuda::CudaEngineConfig config = config_of(16);
-      config.graphs_max = graphs_max, config.samples_max = 3, config.row_sizes = {4, 8};
+      config.graphs_max = graphs_max, config.samples_max = 5, config.row_sizes = {4, 8};
       CudaSteps steps(config, *p.device, &tokens, 9);
       std::vector<std::vector<float>> out;
       steps.begin(kA), steps.begin(kB);

@@ -101,8 +101,12 @@ TEST_CASE("page sizing: what fits, up to what is asked for, and an error below w
     double fraction;
     uint64_t most, least;
     uint32_t pages;  // 0: an error
+    uint32_t others = 0;
   } rows[] = {{"a large GPU: what is asked for", 124'000'000'000, 0.66, 327'680, 73'728, 20'480},
               {"80 GB less the weights: what fits", 63'000'000'000, 0.66, 327'680, 73'728, 19'354},
+              {"room for two engines that come", 63'000'000'000, 0.66, 327'680, 73'728, 19'354, 2},
+              {"the same, which is less than the fraction", 44'000'000'000, 0.66, 327'680, 73'728, 10'643, 2},
+              {"the same, but what is needed goes first", 20'000'000'000, 0.66, 327'680, 73'728, 4'608, 2},
               {"a second engine next to it", 20'000'000'000, 0.8, 65'536, 32'768, 4'096},
               {"exactly what is needed", kEngineBytes + kToken * 1024, 1, 4'096, 1'024, 64},
               {"a page less", kEngineBytes + kToken * 1023, 1, 4'096, 1'024, 0},
@@ -113,6 +117,8 @@ TEST_CASE("page sizing: what fits, up to what is asked for, and an error below w
                                        .bytes_per_token = kToken,
                                        .page_tokens = 16,
                                        .fraction = row.fraction,
+                                       .others = row.others,
+                                       .tokens_of_others = 65'536,
                                        .tokens_most = row.most,
                                        .tokens_least = row.least},
                                       "NVIDIA H100 80GB HBM3", "llama-3.1-8b");

@@ -14,6 +14,7 @@
 #include "models/cost/recent_load.h"
 #include "models/cost_tables/device_drift.h"
 #include "models/cost_tables/other_operations.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
@@ -334,6 +335,28 @@ TEST_CASE("other operations: the mean of profiles, family by family") {
   CHECK(mean[static_cast<size_t>(Family::kChoice)] == doctest::Approx(15));
   CHECK(mean[static_cast<size_t>(Family::kRanked)] == doctest::Approx(3));
   CHECK(mean_of_operations(std::vector{first, second}).error_p90 == 0.04);
+}
+
+TEST_CASE("other operations: those of a file of the same GPU name the model that they were measured with") {
+  const std::string folder = kvtwin::testing::source_dir() + "/models/measured";
+  const std::string file = profile_with_operations(folder, "NVIDIA H200");
+  CHECK(file == folder + "/h200.textproto");
+  auto device = load_measured_device(file);
+  REQUIRE(device);
+  device->model = "qwen3-14b";
+  const auto found = operations_of_profile(file, device->gpu);
+  REQUIRE(found);
+  CHECK(found->model == "llama-3.1-8b");
+  device->operations = *found;
+  const auto again = parse_measured_device(measured_device_textproto(*device), "it");
+  REQUIRE(again);
+  CHECK(again->operations->model == "llama-3.1-8b");
+  CHECK(prices_of(*again->operations) == prices_of(*found));
+
+  const auto other = operations_of_profile(folder + "/h100.textproto", device->gpu);
+  REQUIRE_FALSE(other);
+  CHECK(other.error().text().find("NVIDIA H100 80GB HBM3, and this is NVIDIA H200") != std::string::npos);
+  CHECK(profile_with_operations(folder, "another").empty());
 }
 
 TEST_CASE("busy period: a long enough pause starts a new one") {

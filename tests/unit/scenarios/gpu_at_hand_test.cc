@@ -118,9 +118,9 @@ TEST_CASE("prices: the engine makes graphs before the first step, but for recall
 }
 
 TEST_CASE(
-    "prices: operations that a profile lacks are the mean of the profiles of GPUs with as many SMs, and a "
-    "note "
-    "names these") {
+    "prices: operations that a profile lacks are those of the same GPU, or the mean of GPUs with as many "
+    "SMs, "
+    "and a note names these") {
   auto scenario = load_scenario(
       kvtwin::testing::source_dir() + "/scenarios/suites/validation/snapkv.textproto",
       {"hardware.node=h200", "cost.profile=" + default_models_dir() + "/measured/h200.textproto"});
@@ -141,6 +141,9 @@ TEST_CASE(
   const std::string path = (folder / "device.textproto").string();
   std::ofstream(path) << measured_device_textproto(*device);
   scenario->values.mutable_cost()->set_profile(path);
+  CHECK(notes_of(*scenario).find("another file of NVIDIA H200 prices") != std::string::npos);
+  device->gpu = "NVIDIA H200 NVL";
+  std::ofstream(path) << measured_device_textproto(*device);
   CHECK(notes_of(*scenario).find("the mean of NVIDIA H100 80GB HBM3 and NVIDIA H200 prices") !=
         std::string::npos);
   device->sm_count = 108;
