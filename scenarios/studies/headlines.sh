@@ -8,12 +8,12 @@
 #   scenarios/studies/headlines.sh KVTWIN measure WORK [PART ...]     cases on the GPU at hand; CSV in WORK/measured.csv
 #   scenarios/studies/headlines.sh KVTWIN smoke [WORK [PART ...]]     cases cut to a few steps, on BACKEND (cuda)
 #   scenarios/studies/headlines.sh KVTWIN table [MEASURED]            Markdown: paper, predicted, measured, why they differ
-#   scenarios/studies/headlines.sh KVTWIN today                       times by today's prices, beside those predicted and measured
+#   scenarios/studies/headlines.sh KVTWIN today [PART ...]            times by today's prices, beside those predicted and measured
 #   scenarios/studies/headlines.sh KVTWIN replay [WORK]               recordings: same decisions; steps beside today's prices
 #
 # predict, list, table, today and replay are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
 # recording; cases that it holds are not run again, so a session may end after any of them. A part takes at most 8
-# minutes of an H200. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
+# minutes of an H200. PROFILE=FILE prices today's times by that device file. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
 # prices of models/measured of that day. MEASURED is headlines/measured_NODE.csv, and replay's WORK the folder of the
 # committed recordings, if they are not named.
 set -euo pipefail
@@ -130,7 +130,12 @@ each_case() {
     for name in "${case_names[@]}"; do "$f" "$part" "$name"; done
   done
 }
-predict_case() { rows "$1" "$2" "$work/$2" "$(one "$2" "$work/$2" --backend=sim "--set=hardware.otherwise=$node")"; }
+predict_case() {
+  local more=("--set=hardware.otherwise=$node")
+  # A case that names its own prices keeps them.
+  [[ -z ${PROFILE:-} || ${case_args[$2]} == *cost.profile=* ]] || more+=("--set=cost.profile=$(realpath "$PROFILE")")
+  rows "$1" "$2" "$work/$2" "$(one "$2" "$work/$2" --backend=sim "${more[@]}")"
+}
 measure_case() {
   local folder=$work/$1/$2
   if [[ ! -s $folder/row.jsonl ]]; then
@@ -286,9 +291,10 @@ case $command in
     ;;
   table) table "${1:-}" ;;
   today)
+    [[ $# -gt 0 ]] || set -- "${parts[@]}"
     work_in ""
     memory_of "$node"
-    each_case predict_case "${parts[@]}" > "$work/today.csv"
+    each_case predict_case "$@" > "$work/today.csv"
     today "$work/today.csv"
     ;;
   replay)

@@ -45,6 +45,7 @@ MACHINES = (
     Machine("another H200 run, Llama-3.1-8B", "tests/golden/h200/second", "h200"),
     Machine("H200, Llama-3.1-8B", "tests/golden/h200", "h200"),
     Machine("H200, Qwen2.5-7B", "tests/golden/h200/qwen2.5-7b", "h200", "qwen2.5-7b"),
+    Machine("H200, Qwen3-14B", "tests/golden/h200/qwen3-14b", "h200", "qwen3-14b"),
 )
 
 
