@@ -69,7 +69,7 @@ class StepBench {
   std::vector<double> series(std::span<const BenchRequest> requests, uint32_t padded, double us);
 
   // Duration in us of each copy of `pages` pages to the GPU or to the host, without concurrent work.
-  // REQUIRES: here and below: pages <= copies_max().
+  // REQUIRES, here and below: pages <= copies_max().
   std::vector<double> copies(bool to_gpu, uint32_t pages, uint32_t times);
   // Copies in both directions at once: GB/s of each direction while both are active.
   struct BothWays {

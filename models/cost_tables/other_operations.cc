@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "models/cost_tables/operation_cost.h"
 
 namespace kvtwin {
 
@@ -36,7 +37,11 @@ OtherOperations operations_of_others(const std::string& folder, const MeasuredDe
   OtherOperations out;
   std::vector<MeasuredOperations> all;
   for (const MeasuredDevice& other : others) {
-    all.push_back(*other.operations);
+    const FamilyCounts prices = prices_of(*other.operations);
+    // A file of another model may have taken them from one that is here too.
+    const bool twice = std::any_of(all.begin(), all.end(),
+                                   [&](const MeasuredOperations& one) { return prices_of(one) == prices; });
+    if (!twice) all.push_back(*other.operations);
     if (std::find(out.gpus.begin(), out.gpus.end(), other.gpu) == out.gpus.end())
       out.gpus.push_back(other.gpu);
   }

@@ -24,7 +24,7 @@ struct OtherOperations {
 MeasuredOperations mean_of_operations(std::span<const MeasuredOperations> all);
 
 // The mean of the profiles in `folder` of this GPU; where there are none, of all whose GPUs have as many SMs:
-// SMs compute what methods add to steps.
+// SMs compute what methods add to steps. Equal prices count once.
 OtherOperations operations_of_others(const std::string& folder, const MeasuredDevice& device);
 
 // Operations of `file`, a profile of `gpu` with any model: prices of families do not depend on it. Errors: it

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -357,6 +359,28 @@ TEST_CASE("other operations: those of a file of the same GPU name the model that
   REQUIRE_FALSE(other);
   CHECK(other.error().text().find("NVIDIA H100 80GB HBM3, and this is NVIDIA H200") != std::string::npos);
   CHECK(profile_with_operations(folder, "another").empty());
+}
+
+TEST_CASE("other operations: files of one GPU that share their prices count once in a mean over GPUs") {
+  const std::string source = kvtwin::testing::source_dir() + "/models/measured";
+  const auto folder = std::filesystem::temp_directory_path() / "kvtwin_other_operations_test";
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"h100", "h200"})
+    std::filesystem::copy_file(source + "/" + name + ".textproto",
+                               folder / (std::string(name) + ".textproto"),
+                               std::filesystem::copy_options::overwrite_existing);
+  auto device = load_measured_device(source + "/h200.textproto");
+  REQUIRE(device);
+  MeasuredDevice another = *device;
+  another.gpu = "another GPU";
+  const OtherOperations before = operations_of_others(folder.string(), another);
+  device->model = "qwen3-14b", device->operations->model = "llama-3.1-8b";
+  std::ofstream(folder / "of_another_model.textproto") << measured_device_textproto(*device);
+  const OtherOperations after = operations_of_others(folder.string(), another);
+  REQUIRE((before.operations && after.operations));
+  CHECK(prices_of(*after.operations) == prices_of(*before.operations));
+  CHECK(after.gpus == std::vector<std::string>{"NVIDIA H100 80GB HBM3", "NVIDIA H200"});
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("busy period: a long enough pause starts a new one") {
