@@ -85,8 +85,8 @@ class FormatCalibration {
   MeasuredDevice& out_;
   const StepPace pace_;
   const StepRounds decodes_;
-  // As many as are needed so that some of their short chunks are not warm-up: their prompts are computed,
-  // which takes most of the time.
+  // Their prompts are really computed, which takes most of the time. So there are only as many as it takes to
+  // measure some short chunks behind the warm-up.
   const uint32_t mixed_requests_;
   const std::string heads_;
   std::unique_ptr<MeasuredCost> cost_;

@@ -25,8 +25,8 @@ constexpr uint32_t kTokensLeast = 4608 * 16;
 // Of an engine next to it: 256 decodes of short contexts, or a chunk of 4,096 tokens.
 constexpr uint32_t kTokensSmall = 4096 * 16, kTokensSmallLeast = kTokensSmall / 2;
 
-// Of the host, for copies between tiers. They are pinned, which takes a second for some GB, and rates do not
-// change beyond these.
+// Host memory for copies between tiers: as much as 1,024 pages of Llama-3.1-8B need. It is pinned, and a
+// larger model would spend more time on that than on the copies.
 constexpr uint64_t kHostBytes = 2'200'000'000;
 constexpr uint32_t kPagesHostMost = 1024;
 

@@ -27,10 +27,11 @@ class StepPace {
  public:
   explicit StepPace(const LlmSpec& llm);  // REQUIRES: a dense model, in bf16
 
-  // Of a step of `tokens` rows without contexts: the longer one of reading the weights and of the products.
+  // Time in us of a step of `tokens` rows without contexts: it reads the weights or computes the products,
+  // whichever takes longer.
   double us(uint32_t tokens) const;
   // Chunks: steps that fill the window on which prices depend, and steps that end before the clock falls for
-  // the second time.
+  // the second time, but at least three.
   StepRounds chunks(uint32_t tokens) const;
   // Decodes: warm until the graph is captured and the clock is stable. Long steps vary less, so fewer of them
   // give the same median.

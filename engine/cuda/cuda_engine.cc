@@ -195,8 +195,9 @@ void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
 }
 
 // What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
-// runs once before the first step, on a page that no request has yet. Graphs are of decodes, one row a
-// request: sizes beyond the first that holds all of them get none.
+// runs once before the first step, on a page that no request has yet. Only steps of decodes replay graphs,
+// and they have at most one row for each request: sizes above the smallest one with room for all get no
+// graph.
 void CudaEngine::Parts::warm_up() {
   std::vector<uint32_t> sizes = config.row_sizes;
   if (sizes.empty()) sizes = {1, config.rows_max};

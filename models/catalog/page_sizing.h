@@ -19,8 +19,8 @@ struct PageSizing {
   uint64_t bytes_per_token = 0;  // of KV, all layers
   uint32_t page_tokens = 16;
   double fraction = 1;  // of the free memory that this engine may take
-  // Engines that are made later next to this one, and what is kept free for each as far as `tokens_least`
-  // allows it.
+  // Engines that will be made next to this one, and the tokens for which each gets free memory. Where both do
+  // not fit, this one gets `tokens_least` first.
   uint32_t others = 0;
   uint64_t tokens_of_others = 0;
   uint64_t tokens_most = 0;   // no more than these, however much is free

@@ -13,9 +13,9 @@
 #
 # predict, list, table, today and replay are of $NODE, h200 (the default) or h100. WORK holds a folder for each case, with its
 # recording; cases that it holds are not run again, so a session may end after any of them. A part takes at most 8
-# minutes of an H200. PROFILE=FILE prices today's times by that device file. headlines/predicted_NODE.csv are predictions made before the measurement: `predict`, with the
-# prices of models/measured of that day. MEASURED is headlines/measured_NODE.csv, and replay's WORK the folder of the
-# committed recordings, if they are not named.
+# minutes of an H200. PROFILE=FILE prices today's times by that device file. headlines/predicted_NODE.csv are
+# predictions made before the measurement: `predict`, with the prices of models/measured of that day. MEASURED is
+# headlines/measured_NODE.csv, and replay's WORK the folder of the committed recordings, if they are not named.
 set -euo pipefail
 
 kvtwin=${1:?the program} command=${2:?list, predict, measure, smoke, table, today or replay}

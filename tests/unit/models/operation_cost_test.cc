@@ -17,6 +17,7 @@
 #include "models/cost_tables/device_drift.h"
 #include "models/cost_tables/other_operations.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temp_directory.h"
 
 namespace kvtwin {
 namespace {
@@ -363,12 +364,10 @@ TEST_CASE("other operations: those of a file of the same GPU name the model that
 
 TEST_CASE("other operations: files of one GPU that share their prices count once in a mean over GPUs") {
   const std::string source = kvtwin::testing::source_dir() + "/models/measured";
-  const auto folder = std::filesystem::temp_directory_path() / "kvtwin_other_operations_test";
-  std::filesystem::create_directories(folder);
+  const auto folder = kvtwin::testing::make_temp_directory("other_operations");
   for (const char* name : {"h100", "h200"})
     std::filesystem::copy_file(source + "/" + name + ".textproto",
-                               folder / (std::string(name) + ".textproto"),
-                               std::filesystem::copy_options::overwrite_existing);
+                               folder / (std::string(name) + ".textproto"));
   auto device = load_measured_device(source + "/h200.textproto");
   REQUIRE(device);
   MeasuredDevice another = *device;
