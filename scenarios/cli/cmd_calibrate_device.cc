@@ -190,6 +190,7 @@ int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest
 // model than the reference, of a shipped file of this GPU. Errors: the file is of another GPU, or has none.
 // REQUIRES: check_gpu().
 Result<std::optional<MeasuredOperations>> known_operations(const DeviceArguments& arguments) {
+  if (arguments.quick) return std::optional<MeasuredOperations>();  // its file has no operations
   const std::string gpu = cuda::device_facts().gpu;
   std::string file = arguments.operations_from;
   if (file.empty() && arguments.model != kReferenceModel)
